@@ -1,0 +1,30 @@
+"""Every error Headrace raises: one root, and a kind only where a caller acts differently. No wire codes here."""
+
+
+class HeadraceError(Exception):
+    """The root of all errors Headrace raises on purpose."""
+
+
+class Refused(HeadraceError):
+    """This request is not allowed or makes no sense; tell the client and keep the connection."""
+
+
+class Unavailable(HeadraceError):
+    """It cannot be done now and may work later: a full disk, a locked directory, a closed engine."""
+
+
+class Corrupt(HeadraceError):
+    """Stored bytes are not what was written. The file is kept as it is; nothing is guessed.
+
+    `file` and `position` say where, for the operator and for `headrace doctor`.
+    """
+
+    def __init__(self, file: str, position: int, what: str) -> None:
+        super().__init__(f"{file} is damaged at byte {position}: {what}")
+        self.file = file
+        self.position = position
+        self.what = what
+
+
+class Fatal(HeadraceError):
+    """A promise can no longer be kept (a sync to disk failed); the process must stop and say so."""

@@ -1,0 +1,153 @@
+"""What is stored of a consumer group: its progress and what it has in flight. No members, no credit, no clock.
+
+Bounded by what is in flight: settled offsets above `committed` are ranges, and only offsets that were claimed and
+not settled have an entry. A message is ready when it is at or above `committed`, not settled and has no entry.
+"""
+
+from typing import Final, final
+
+from headrace.storage.ranges import RangeSet
+
+# Group modes and transition kinds are stored on disk; never renumber.
+WORK: Final = 1
+STREAM: Final = 2
+MODE_NAMES: Final = {WORK: "work", STREAM: "stream"}
+
+CREATED: Final = 4
+DELETED: Final = 5
+CLAIMED: Final = 6
+ACKED: Final = 7
+DEAD: Final = 8
+REQUEUED: Final = 9
+CURSOR: Final = 10
+COMMITTED: Final = 11
+
+
+@final
+class Transition:
+    """One step of one group: `kind` happened to the offsets from `start` up to but not including `stop`.
+
+    For CURSOR and COMMITTED, `start` is where the cursor or the committed offset goes. CREATED sets the cursor and
+    the committed offset to `start`.
+    """
+
+    __slots__ = ("consumer", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
+
+    def __init__(
+        self,
+        kind: int,
+        log: str,
+        group: str,
+        start: int = 0,
+        stop: int = 0,
+        due_us: int = 0,
+        consumer: str = "",
+        mode: int = WORK,
+        filter: str = "",  # noqa: A002
+    ) -> None:
+        self.kind = kind
+        self.log = log
+        self.group = group
+        self.start = start
+        self.stop = stop
+        self.due_us = due_us
+        self.consumer = consumer
+        self.mode = mode
+        self.filter = filter
+
+
+@final
+class Pending:
+    """One claimed or requeued message: how often it was claimed, by whom (nobody when requeued), and until when."""
+
+    __slots__ = ("attempts", "consumer", "due_us")
+
+    def __init__(self, attempts: int, due_us: int, consumer: str) -> None:
+        self.attempts = attempts
+        self.due_us = due_us
+        self.consumer = consumer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pending) and (self.attempts, self.due_us, self.consumer) == (
+            other.attempts,
+            other.due_us,
+            other.consumer,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Pending({self.attempts}, {self.due_us}, {self.consumer!r})"
+
+
+@final
+class GroupState:
+    """The durable state of one group on one log; engines move it, core reads it when it opens the group."""
+
+    __slots__ = ("committed", "cursor", "filter", "mode", "name", "pending", "settled")
+
+    def __init__(self, name: str, mode: int, filter: str, start: int) -> None:  # noqa: A002
+        self.name = name
+        self.mode = mode
+        self.filter = filter
+        self.cursor = start
+        self.committed = start
+        self.settled = RangeSet()
+        self.pending: dict[int, Pending] = {}
+
+    def apply(self, step: Transition) -> None:
+        """Make one transition: both the progress and the pending part of it."""
+        self.apply_progress(step)
+        self.apply_pending(step)
+
+    def apply_progress(self, step: Transition) -> None:
+        """Move cursor, committed and settled. Independent of the pending part, so each can be stored by itself."""
+        kind = step.kind
+        if kind == CLAIMED:
+            if step.stop > self.cursor:
+                self.cursor = step.stop
+        elif kind in (ACKED, DEAD):
+            self._settle(step.start, step.stop)
+        elif kind == CURSOR:
+            self.cursor = step.start
+            if step.start < self.committed:
+                self.committed = step.start
+                self.settled.clear()
+        elif kind == COMMITTED:
+            self.committed = step.start
+            self.settled.discard_below(step.start)
+            self.committed = self.settled.take_from(step.start)
+            self.cursor = max(self.cursor, self.committed)
+
+    def apply_pending(self, step: Transition) -> None:
+        """Move the entries of claimed, requeued and settled offsets."""
+        kind = step.kind
+        pending = self.pending
+        if kind == CLAIMED:
+            for offset in range(step.start, step.stop):
+                entry = pending.get(offset)
+                attempts = entry.attempts + 1 if entry is not None else 1
+                pending[offset] = Pending(attempts, step.due_us, step.consumer)
+        elif kind in (ACKED, DEAD):
+            if pending:
+                for offset in range(step.start, step.stop):
+                    pending.pop(offset, None)
+        elif kind == REQUEUED:
+            for offset in range(step.start, step.stop):
+                entry = pending.get(offset)
+                pending[offset] = Pending(entry.attempts if entry is not None else 0, step.due_us, "")
+        elif kind == COMMITTED:
+            for offset in [offset for offset in pending if offset < step.start]:
+                del pending[offset]
+
+    def _settle(self, start: int, stop: int) -> None:
+        if stop <= self.committed:
+            return
+        if start <= self.committed:
+            self.committed = stop
+            self.settled.discard_below(stop)
+            self.committed = self.settled.take_from(stop)
+        else:
+            self.settled.add(start, stop)
+        if self.committed > self.cursor:
+            self.cursor = self.committed

@@ -1,0 +1,1 @@
+"""The local engine: one group-committed journal, many columnar logs, one directory."""

@@ -1,0 +1,58 @@
+"""A set of integers kept as sorted, disjoint, half-open ranges. Bounded by gaps, not by members."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import final
+
+
+@final
+class RangeSet:
+    """Offsets as ranges: `add` merges what touches, so a contiguous run costs one entry however long it is."""
+
+    __slots__ = ("_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    def __len__(self) -> int:
+        """How many ranges there are, not how many offsets they hold."""
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self._starts, self._stops, strict=True))
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._stops[at]
+
+    def add(self, start: int, stop: int) -> None:
+        """Include every offset from `start` up to but not including `stop`."""
+        if start >= stop:
+            return
+        starts, stops = self._starts, self._stops
+        low = bisect_left(stops, start)
+        high = bisect_right(starts, stop)
+        if low < high:
+            start = min(start, starts[low])
+            stop = max(stop, stops[high - 1])
+        starts[low:high] = [start]
+        stops[low:high] = [stop]
+
+    def discard_below(self, offset: int) -> None:
+        """Forget everything below `offset`."""
+        gone = bisect_right(self._stops, offset)
+        del self._starts[:gone], self._stops[:gone]
+        if self._starts and self._starts[0] < offset:
+            self._starts[0] = offset
+
+    def take_from(self, offset: int) -> int:
+        """Remove the range that holds `offset`, if any, and return its stop; otherwise return `offset`."""
+        if self._starts and self._starts[0] <= offset < self._stops[0]:
+            offset = self._stops[0]
+            del self._starts[0], self._stops[0]
+        return offset
+
+    def clear(self) -> None:
+        self._starts.clear()
+        self._stops.clear()
