@@ -1,0 +1,246 @@
+"""What an engine is: logs, group state and keyed state, changed only through atomic commits. No files, no core.
+
+One thread owns an engine and calls everything here. `commit` returns at once; when the commit would survive a
+crash the engine calls the `wake` it was opened with (from any thread), and the owner's next `poll` runs the callbacks,
+in commit order.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.errors import HeadraceError, Refused
+from headrace.model import Message
+from headrace.storage.group_state import (
+    ACKED,
+    CLAIMED,
+    COMMITTED,
+    CREATED,
+    CURSOR,
+    DEAD,
+    DELETED,
+    REQUEUED,
+    GroupState,
+    Transition,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# The tables of keyed state. Definitions are small JSON documents that people may want to read; the others are bytes.
+QUEUES: Final = "queues"
+EXCHANGES: Final = "exchanges"
+BINDINGS: Final = "bindings"
+RETAINED: Final = "retained"
+SESSIONS: Final = "sessions"
+TRANSACTIONS: Final = "transactions"
+DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS})
+
+MAX_NAME_BYTES: Final = 255
+MAX_COMMIT_BYTES: Final = 1 << 30
+
+Done = Callable[[HeadraceError | None], None]
+Wake = Callable[[], None]
+
+
+@final
+class Append:
+    """Messages for one log; `base` is the offset of the first, known once the commit is staged."""
+
+    __slots__ = ("base", "log", "messages")
+
+    def __init__(self, log: str, messages: Sequence[Message]) -> None:
+        self.log = log
+        self.messages = messages
+        self.base = -1
+
+
+@final
+class Commit:
+    """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
+
+    __slots__ = ("appends", "drops", "puts", "size_bytes", "steps", "truncations")
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        self.steps: list[Transition] = []
+        self.puts: dict[tuple[str, bytes], bytes | None] = {}
+        self.truncations: dict[str, int] = {}
+        self.drops: list[str] = []
+        self.size_bytes = 0
+
+    def append(self, log: str, messages: Sequence[Message]) -> Append:
+        """Add messages to the end of a log, which comes into being with its first message or group."""
+        append = Append(log, messages)
+        self.appends.append(append)
+        for message in messages:
+            self.size_bytes += len(message.payload) + len(message.properties)
+        return append
+
+    def create_group(self, log: str, group: str, mode: int, filter: str = "", start: int = 0) -> None:  # noqa: A002
+        """Start a group with its cursor and committed offset at `start`."""
+        self.steps.append(Transition(CREATED, log, group, start, mode=mode, filter=filter))
+
+    def delete_group(self, log: str, group: str) -> None:
+        self.steps.append(Transition(DELETED, log, group))
+
+    def claim(self, log: str, group: str, start: int, stop: int, consumer: str, due_us: int) -> None:
+        """Record that `consumer` was given these offsets and has until `due_us` to settle them."""
+        self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
+
+    def ack(self, log: str, group: str, start: int, stop: int) -> None:
+        """Settle these offsets: the group is done with them."""
+        self._settle(ACKED, log, group, start, stop)
+
+    def bury(self, log: str, group: str, start: int, stop: int) -> None:
+        """Settle these offsets as dead: given up, expired or rejected."""
+        self._settle(DEAD, log, group, start, stop)
+
+    def requeue(self, log: str, group: str, start: int, stop: int, due_us: int) -> None:
+        """Give claimed offsets back; they are ready again at `due_us`."""
+        self.steps.append(Transition(REQUEUED, log, group, start, stop, due_us))
+
+    def seek(self, log: str, group: str, offset: int) -> None:
+        """Move the cursor; below the committed offset, that moves back too and what was settled above is forgotten."""
+        self.steps.append(Transition(CURSOR, log, group, offset))
+
+    def commit_offset(self, log: str, group: str, offset: int) -> None:
+        """Declare everything below `offset` finished."""
+        self.steps.append(Transition(COMMITTED, log, group, offset))
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self.puts[table, key] = value
+        self.size_bytes += len(key) + len(value)
+
+    def delete(self, table: str, key: bytes) -> None:
+        self.puts[table, key] = None
+
+    def truncate(self, log: str, before: int) -> None:
+        """Drop every message below `before`."""
+        self.truncations[log] = max(before, self.truncations.get(log, 0))
+
+    def drop(self, log: str) -> None:
+        """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
+        self.drops.append(log)
+
+    def _settle(self, kind: int, log: str, group: str, start: int, stop: int) -> None:
+        # Acks arrive one by one and mostly in order: grow the last step instead of adding one for each.
+        if self.steps:
+            last = self.steps[-1]
+            if last.kind == kind and last.stop == start and last.group == group and last.log == log:
+                last.stop = stop
+                return
+        self.steps.append(Transition(kind, log, group, start, stop))
+
+
+class Log(ABC):
+    """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
+
+    name: str
+    first_offset: int
+    next_offset: int
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """About how much the log holds, in stored bytes."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> Mapping[str, GroupState]:
+        """The groups by name. Read them; they change only through commits."""
+
+    @abstractmethod
+    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+        """The messages from `offset` on: at least one unless the end is reached, then as many as both bounds allow.
+
+        Raises Refused below `first_offset` and Corrupt where the stored bytes are damaged.
+        """
+
+    @abstractmethod
+    def find(self, timestamp_us: int) -> int:
+        """The offset of the first message with at least this timestamp, or `next_offset` when there is none."""
+
+    @abstractmethod
+    def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
+        """The messages of a range as Arrow record batches in the schema of storage/arrow.py."""
+
+
+class Engine(ABC):
+    """A place where commits are kept."""
+
+    staged_bytes: int
+    """Payload bytes handed to `commit` whose callbacks have not run yet: what a publisher should wait for."""
+
+    @abstractmethod
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        """Take the commit over; `done` is called with None once it would survive a crash, or with what went wrong.
+
+        With `durable=False` it is enough that the commit was handed to the operating system; it is synced within
+        a second. Raises Refused at once when the commit names a group that does not exist, and Unavailable when
+        the engine cannot take commits now; then nothing of it happens.
+        """
+
+    @abstractmethod
+    def log(self, name: str) -> Log:
+        """The log of that name; one that was never written is empty."""
+
+    @abstractmethod
+    def logs(self) -> list[str]:
+        """The names of all logs that exist."""
+
+    @abstractmethod
+    def items(self, table: str) -> Iterable[tuple[bytes, bytes]]:
+        """All keys and values of a table, in no particular order."""
+
+    @abstractmethod
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """One value, or None."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Run the callbacks of commits that have completed. Raises Fatal when the engine can no longer go on."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait until every commit taken so far is done, running the callbacks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what was taken, write everything down, and let go of the directory."""
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuse what no engine can store: names of the wrong length, ranges that run backwards, a commit too large."""
+    if commit.size_bytes > MAX_COMMIT_BYTES:
+        raise Refused(
+            f"a commit of {commit.size_bytes} bytes is too large ({MAX_COMMIT_BYTES} at most); publish smaller batches"
+        )
+    for append in commit.appends:
+        check_name("log", append.log)
+    for step in commit.steps:
+        check_name("log", step.log)
+        check_name("group", step.group)
+        if step.start < 0 or (step.stop < step.start and step.kind in (CLAIMED, ACKED, DEAD, REQUEUED)):
+            raise Refused(f"group {step.group!r}: {step.start}..{step.stop} is not a range of offsets")
+
+
+def check_step(step: Transition, exists: bool) -> None:
+    """Raises Refused when a group is created twice or used without being created."""
+    if step.kind == CREATED and exists:
+        raise Refused(f"group {step.group!r} of {step.log!r} exists already")
+    if step.kind != CREATED and not exists:
+        raise Refused(f"group {step.group!r} of {step.log!r} does not exist; create it first")
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raises Refused unless the name has 1 to 255 bytes of UTF-8."""
+    if not name or len(name) > MAX_NAME_BYTES or not 1 <= _utf8_length(kind, name) <= MAX_NAME_BYTES:
+        raise Refused(f"the {kind} name {name[:64]!r} must have 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+
+
+def _utf8_length(kind: str, name: str) -> int:
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError as error:
+        raise Refused(f"the {kind} name {name[:64]!r} is not valid Unicode") from error

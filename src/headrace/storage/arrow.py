@@ -1,0 +1,66 @@
+"""The Arrow schema of a log and how plain messages become record batches. Imports pyarrow, so import it where used."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.model import Message, Source
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("exchange", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("expires_at", pa.timestamp("us", tz="UTC")),
+        pa.field("not_before", pa.timestamp("us", tz="UTC")),
+        pa.field("priority", pa.uint8(), nullable=False),
+        pa.field("client_id", pa.string(), nullable=False),
+        pa.field("protocol", pa.string(), nullable=False),
+        pa.field("encoding", pa.uint8(), nullable=False),
+        pa.field("properties", pa.binary(), nullable=False),
+    ]
+)
+"""One row per message. `properties` is in the given `encoding`, as the publisher's protocol sent it."""
+
+
+def batch_of_messages(base: int, messages: Sequence[Message]) -> pa.RecordBatch:
+    """A record batch of messages held as objects; `base` is the offset of the first."""
+    sources = [message.source for message in messages]
+    columns = [
+        range(base, base + len(messages)),
+        [message.timestamp_us for message in messages],
+        [source.topic for source in sources],
+        [source.exchange for source in sources],
+        [message.payload for message in messages],
+        [message.expires_us or None for message in messages],
+        [message.not_before_us or None for message in messages],
+        [message.priority for message in messages],
+        [source.client_id for source in sources],
+        [source.protocol for source in sources],
+        [source.encoding for source in sources],
+        [message.properties for message in messages],
+    ]
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def columns_of_sources(sources: Sequence[Source], index: pa.Array | None, count: int) -> dict[str, pa.Array]:
+    """The five columns that come from the source of each row; without an index every row has the first source."""
+    names = {
+        "topic": [source.topic for source in sources],
+        "exchange": [source.exchange for source in sources],
+        "client_id": [source.client_id for source in sources],
+        "protocol": [source.protocol for source in sources],
+        "encoding": [source.encoding for source in sources],
+    }
+    columns = {}
+    for name, values in names.items():
+        distinct = pa.array(values, type=SCHEMA.field(name).type)
+        if index is not None:
+            columns[name] = distinct.take(index)
+        else:
+            columns[name] = pa.repeat(distinct[0], count)
+    return columns

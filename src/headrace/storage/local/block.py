@@ -1,0 +1,332 @@
+"""Messages to columnar blocks and back: the bytes that the journal, the segments and Spark share. No files.
+
+A block is little-endian; every column starts at a multiple of 8 bytes from the start of the block.
+
+     0  4  magic "HRBK"
+     4  4  crc32 of all that follows, header and body
+     8  2  version 1
+    10  2  columns present: 1 source index, 2 expires, 4 not before, 8 priority, 16 properties
+    12  4  length of the body in bytes
+    16  4  count of messages n
+    20  4  count of sources s
+    24  8  base offset: the offset of the first message
+    32  8  base time: the timestamp of the first message
+    40  8  max time: the largest timestamp in the block
+    48  4  length of the source table in bytes
+    52  4  length of all properties in bytes
+    56  8  length of all payloads in bytes
+    64     timestamp[n]          int64, microseconds since 1970 UTC
+           expires[n]            int64, 0 = never                      if present, else all 0
+           not before[n]         int64, 0 = at once                    if present, else all 0
+           source index[n]       int32                                 if present, else all 0
+           properties at[n + 1]  int32, into the properties bytes      if present, else all empty
+           payload at[n + 1]     int32, into the payload bytes
+           priority[n]           uint8                                 if present, else all 0
+           source table          s times: encoding u8; lengths u16 of topic, exchange, client id, protocol; these, UTF-8
+           properties bytes
+           payload bytes
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, final
+
+from headrace.errors import Corrupt, Refused
+from headrace.model import Message, Source
+
+MAGIC: Final = b"HRBK"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+_HEADER: Final = struct.Struct("<4sIHHIIIqqqIIQ")
+_CHECKED: Final = struct.Struct("<HHIIIqqqIIQ")
+_SOURCE: Final = struct.Struct("<BHHHH")
+_PAD: Final = (b"", bytes(7), bytes(6), bytes(5), bytes(4), bytes(3), bytes(2), bytes(1))
+
+SOURCE_INDEX: Final = 1
+EXPIRES: Final = 2
+NOT_BEFORE: Final = 4
+PRIORITY: Final = 8
+PROPERTIES: Final = 16
+
+MAX_COLUMN_BYTES: Final = (1 << 31) - 1
+
+
+@final
+class Block:
+    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time.
+
+    The `at_...` fields are where columns start in the body; they are meaningless for columns that are absent.
+    """
+
+    __slots__ = (
+        "_payload_at",
+        "_properties_at",
+        "_sources",
+        "at_expires",
+        "at_not_before",
+        "at_payload_at",
+        "at_payloads",
+        "at_priority",
+        "at_properties",
+        "at_properties_at",
+        "at_source_index",
+        "at_source_table",
+        "base",
+        "body",
+        "columns",
+        "count",
+        "header",
+        "max_time_us",
+        "source_bytes",
+        "source_count",
+    )
+
+    def __init__(self, header: bytes, body: bytes) -> None:
+        """Raises Refused when the lengths in the header do not add up to the body."""
+        fields: tuple[int, ...] = _HEADER.unpack(header)[3:]
+        columns, _, n, sources, base, _, max_time_us, table, properties, payloads = fields
+        self.columns = columns
+        self.base = base
+        self.max_time_us = max_time_us
+        self.header = header
+        self.body = body
+        self.count = n
+        self.source_count = sources
+        self.source_bytes = table
+        self.at_expires = n * 8
+        self.at_not_before = self.at_expires + (n * 8 if columns & EXPIRES else 0)
+        self.at_source_index = self.at_not_before + (n * 8 if columns & NOT_BEFORE else 0)
+        self.at_properties_at = self.at_source_index + (_aligned(n * 4) if columns & SOURCE_INDEX else 0)
+        self.at_payload_at = self.at_properties_at + (_aligned(n * 4 + 4) if columns & PROPERTIES else 0)
+        self.at_priority = self.at_payload_at + _aligned(n * 4 + 4)
+        self.at_source_table = self.at_priority + (_aligned(n) if columns & PRIORITY else 0)
+        self.at_properties = self.at_source_table + _aligned(table)
+        self.at_payloads = self.at_properties + _aligned(properties)
+        if n == 0 or self.at_payloads + _aligned(payloads) != len(body):
+            raise Refused(f"the columns of a block of {n} messages do not add up to its {len(body)} bytes")
+        self._sources: list[Source] | None = None
+        self._payload_at: array[int] | None = None
+        self._properties_at: array[int] | None = None
+
+    @property
+    def length(self) -> int:
+        """Stored bytes, header included."""
+        return HEADER_BYTES + len(self.body)
+
+    @property
+    def next(self) -> int:
+        """The offset behind the last message."""
+        return self.base + self.count
+
+    def rebased(self, base: int) -> "Block":
+        """The same messages at other offsets, sharing the body."""
+        fields = _HEADER.unpack(self.header)
+        return _sealed((*fields[2:7], base, *fields[8:]), self.body)
+
+    def sources(self) -> list[Source]:
+        """The source table."""
+        if self._sources is None:
+            table = self.body[self.at_source_table : self.at_source_table + self.source_bytes]
+            self._sources = _decode_sources(table, self.source_count)
+        return self._sources
+
+    def timestamps(self) -> "array[int]":
+        """When each message was published, in microseconds."""
+        return self._longs(0, 0, self.count)
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """The messages of rows `start` up to but not including `stop`."""
+        body = self.body
+        sources = self.sources()
+        times = self._longs(0, start, stop)
+        if self._payload_at is None:
+            self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
+        at = self._payload_at
+        low = self.at_payloads
+        payloads = [body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
+        if not self.columns:
+            source = sources[0]
+            return [Message(source, payload, time) for payload, time in zip(payloads, times, strict=True)]
+        rows = stop - start
+        index: Sequence[int] = bytes(rows)
+        if self.columns & SOURCE_INDEX:
+            index = self._ints(self.at_source_index, start, stop)
+        properties = self._properties(start, stop)
+        priority = self.priorities(start, stop)
+        expires = self.expires(start, stop)
+        not_before: Sequence[int] = bytes(rows)
+        if self.columns & NOT_BEFORE:
+            not_before = self._longs(self.at_not_before, start, stop)
+        return [
+            Message(
+                sources[index[i]],
+                payloads[i],
+                times[i],
+                properties[i],
+                priority[i],
+                expires[i],
+                not_before[i],
+            )
+            for i in range(rows)
+        ]
+
+    def expires(self, start: int, stop: int) -> Sequence[int]:
+        """When each of these rows expires, in microseconds; 0 for never."""
+        if self.columns & EXPIRES:
+            return self._longs(self.at_expires, start, stop)
+        return bytes(stop - start)
+
+    def priorities(self, start: int, stop: int) -> bytes:
+        """The priority of each of these rows."""
+        if self.columns & PRIORITY:
+            return self.body[self.at_priority + start : self.at_priority + stop]
+        return bytes(stop - start)
+
+    def _properties(self, start: int, stop: int) -> list[bytes]:
+        if not self.columns & PROPERTIES:
+            return [b""] * (stop - start)
+        if self._properties_at is None:
+            self._properties_at = self._ints(self.at_properties_at, 0, self.count + 1)
+        at = self._properties_at
+        low = self.at_properties
+        return [self.body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
+
+    def _longs(self, column: int, start: int, stop: int) -> "array[int]":
+        return array("q", self.body[column + start * 8 : column + stop * 8])
+
+    def _ints(self, column: int, start: int, stop: int) -> "array[int]":
+        return array("i", self.body[column + start * 4 : column + stop * 4])
+
+
+def encode_block(base: int, messages: Sequence[Message]) -> Block:
+    """Encode messages, the first of which has offset `base`.
+
+    Raises Refused when a column would pass 2 GiB, a topic 65535 bytes, or a number its column.
+    """
+    try:
+        return _encode_block(base, messages)
+    except (OverflowError, ValueError, struct.error) as error:
+        raise Refused(f"messages cannot be stored: {error}") from error
+
+
+def _encode_block(base: int, messages: Sequence[Message]) -> Block:
+    # One pass per column: 0.37 us a message at 100 per block, against 0.76 us for a record at a time.
+    payloads = [message.payload for message in messages]
+    payload_at = array("i", list(accumulate(map(len, payloads), initial=0)))
+    times = [message.timestamp_us for message in messages]
+    parts: list[bytes] = [array("q", times).tobytes()]
+    columns = 0
+
+    expires = [message.expires_us for message in messages]
+    if any(expires):
+        columns |= EXPIRES
+        parts.append(array("q", expires).tobytes())
+    not_before = [message.not_before_us for message in messages]
+    if any(not_before):
+        columns |= NOT_BEFORE
+        parts.append(array("q", not_before).tobytes())
+    sources = [message.source for message in messages]
+    table: dict[Source, int] = dict.fromkeys(sources, 0)
+    if len(table) > 1:
+        columns |= SOURCE_INDEX
+        for position, source in enumerate(table):
+            table[source] = position
+        _pad(parts, array("i", [table[source] for source in sources]).tobytes())
+    properties = [message.properties for message in messages]
+    properties_bytes = 0
+    if any(properties):
+        columns |= PROPERTIES
+        properties_at = array("i", list(accumulate(map(len, properties), initial=0)))
+        properties_bytes = properties_at[-1]
+        _pad(parts, properties_at.tobytes())
+    _pad(parts, payload_at.tobytes())
+    priority = [message.priority for message in messages]
+    if any(priority):
+        columns |= PRIORITY
+        _pad(parts, bytes(priority))
+    source_table = _encode_sources(table)
+    _pad(parts, source_table)
+    if properties_bytes:
+        parts += properties
+        parts.append(_PAD[properties_bytes % 8])
+    parts += payloads
+    parts.append(_PAD[payload_at[-1] % 8])
+    body = b"".join(parts)
+    fields = (
+        VERSION, columns, len(body), len(messages), len(table), base, times[0], max(times),
+        len(source_table), properties_bytes, payload_at[-1],
+    )  # fmt: skip
+    return _sealed(fields, body)
+
+
+def _sealed(fields: tuple[int, ...], body: bytes) -> Block:
+    checked = _CHECKED.pack(*fields)
+    crc = zlib.crc32(body, zlib.crc32(checked))
+    return Block(MAGIC + crc.to_bytes(4, "little") + checked, body)
+
+
+def decode_header(header: bytes, file: str, position: int) -> int:
+    """Check that a block header starts here, and return the length of its body. Raises Corrupt."""
+    if len(header) < HEADER_BYTES:
+        raise Corrupt(file, position, f"a block header needs {HEADER_BYTES} bytes, {len(header)} are left")
+    fields = _HEADER.unpack(header)
+    if fields[0] != MAGIC:
+        raise Corrupt(file, position, f"no block starts here (found {fields[0]!r})")
+    if fields[2] != VERSION:
+        raise Corrupt(file, position, f"block version {fields[2]} is not known to this release; use a newer one")
+    return int(fields[4])
+
+
+def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
+    """The block in these bytes, verified. Raises Corrupt."""
+    length = decode_header(header, file, position)
+    if len(body) != length:
+        raise Corrupt(file, position, f"the block's body has {length} bytes, {len(body)} are left")
+    found = zlib.crc32(body, zlib.crc32(header[8:]))
+    expected = int.from_bytes(header[4:8], "little")
+    if found != expected:
+        raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
+    try:
+        return Block(header, body)
+    except Refused as error:
+        raise Corrupt(file, position, str(error)) from error
+
+
+def _pad(parts: list[bytes], column: bytes) -> None:
+    parts.append(column)
+    parts.append(_PAD[len(column) % 8])
+
+
+def _aligned(length: int) -> int:
+    return (length + 7) & ~7
+
+
+def _encode_sources(sources: "dict[Source, int]") -> bytes:
+    parts: list[bytes] = []
+    for source in sources:
+        names = (
+            source.topic.encode(),
+            source.exchange.encode(),
+            source.client_id.encode(),
+            source.protocol.encode(),
+        )
+        parts.append(_SOURCE.pack(source.encoding, *map(len, names)))
+        parts += names
+    return b"".join(parts)
+
+
+def _decode_sources(table: bytes, count: int) -> list[Source]:
+    sources: list[Source] = []
+    at = 0
+    for _ in range(count):
+        encoding, *lengths = _SOURCE.unpack_from(table, at)
+        at += _SOURCE.size
+        names: list[str] = []
+        for length in lengths:
+            names.append(table[at : at + length].decode())
+            at += length
+        sources.append(Source(names[0], names[1], names[2], names[3], encoding))
+    return sources

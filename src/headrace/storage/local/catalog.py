@@ -1,0 +1,403 @@
+"""All logs, groups and tables of a directory, as they are in memory, and how commits change them. No threads.
+
+A commit is first staged: its names become objects and ids, its messages get offsets. Once it is in the journal it is
+applied, and only then does a reader see it. Replaying the journal applies the same batches.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, final
+
+from headrace.errors import Refused
+from headrace.model import Message
+from headrace.storage.api import Append, Commit, Done, check_step
+from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
+from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
+from headrace.storage.local.log import MERGE_ROWS, BlockCache, LocalGroup, LocalLog
+from headrace.storage.local.names import encode_name
+from headrace.storage.local.record import (
+    CREATE_LOG,
+    DELETE,
+    DROP_LOG,
+    PUT,
+    TRUNCATE,
+    Record,
+    Run,
+    decode_operations,
+    encode_create_log,
+    encode_drop_log,
+    encode_put,
+    encode_step,
+    encode_truncate,
+)
+from headrace.storage.local.tables import Table
+
+_STEP: Final = 0
+
+
+@final
+class Change:
+    """One operation with the objects it is about; `kind` is that of the record, or 0 for a group's step."""
+
+    __slots__ = ("group", "key", "kind", "log", "offset", "replacement", "step", "table", "value")
+
+    def __init__(self, kind: int, log: LocalLog | None = None) -> None:
+        self.kind = kind
+        self.log = log
+        self.group: LocalGroup | None = None
+        self.step: Transition | None = None
+        self.offset = 0
+        self.replacement: LocalLog | None = None
+        self.table = ""
+        self.key = b""
+        self.value: bytes | None = None
+
+
+@final
+class Staged:
+    """A commit whose names have become objects: what to append where, and what else to change."""
+
+    __slots__ = ("appends", "changes", "commit", "done", "durable", "operations")
+
+    def __init__(self, commit: Commit, done: Done, durable: bool) -> None:
+        self.commit = commit
+        self.done = done
+        self.durable = durable
+        self.appends: list[tuple[LocalLog, Append]] = []
+        self.changes: list[Change] = []
+        self.operations: list[bytes] = []
+
+
+@final
+class Rows:
+    """Messages for one log in a batch: rows `start` on of the batch's block."""
+
+    __slots__ = ("base", "count", "log", "messages", "start")
+
+    def __init__(self, log: LocalLog, base: int, messages: list[Message], start: int, count: int) -> None:
+        self.log = log
+        self.base = base
+        self.messages = messages
+        self.start = start
+        self.count = count
+
+
+@final
+class Batch:
+    """Commits that go into the journal as one record."""
+
+    __slots__ = ("block", "changes", "commits", "operations", "rows")
+
+    def __init__(self, commits: list[Staged]) -> None:
+        self.commits = commits
+        self.changes: list[Change] = []
+        self.operations = b""
+        self.rows: list[Rows] = []
+        self.block: Block | None = None
+
+    def runs(self) -> list[Run]:
+        return [(rows.log.id, rows.count, rows.base) for rows in self.rows]
+
+
+@final
+class Catalog:
+    """What there is. Belongs to the engine's owner thread."""
+
+    def __init__(self, root: Path, cache: BlockCache) -> None:
+        self.root = root
+        self.cache = cache
+        self.next_id = 1
+        self.logs: dict[str, LocalLog] = {}
+        self.logs_by_id: dict[int, LocalLog] = {}
+        self.groups_by_id: dict[int, LocalGroup] = {}
+        self.tables: dict[str, Table] = {}
+        self.dirty_groups: set[LocalGroup] = set()
+        self.tails: set[LocalLog] = set()
+        """Logs with messages that are in no segment yet."""
+        self.tail_bytes = 0
+        self.chores: list[Job] = []
+        """Files to remove, now that nothing refers to them."""
+        self._staged_drops: dict[str, Change] = {}
+        self._staged_groups: dict[tuple[LocalLog, str], Change] = {}
+
+    def log(self, name: str) -> LocalLog:
+        """The log of that name as readers see it."""
+        log = self.logs.get(name)
+        if log is None:
+            log = self.logs[name] = LocalLog(name, self.root / "queues", self.cache)
+        return log
+
+    def table(self, name: str) -> Table:
+        table = self.tables.get(name)
+        if table is None:
+            table = self.tables[name] = Table(name)
+        return table
+
+    def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
+        """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
+        self._check(commit)
+        staged = Staged(commit, done, durable)
+        for append in commit.appends:
+            log = self._usable(append.log, staged)
+            append.base = log.staged_next
+            log.staged_next += len(append.messages)
+            staged.appends.append((log, append))
+        for step in commit.steps:
+            self._stage_step(step, staged)
+        for (table, key), value in commit.puts.items():
+            change = Change(DELETE if value is None else PUT)
+            change.table, change.key, change.value = table, key, value
+            staged.changes.append(change)
+            staged.operations.append(encode_put(table, key, value))
+        for name, before in commit.truncations.items():
+            self._stage_truncation(name, before, staged)
+        for name in commit.drops:
+            self._stage_drop(name, staged)
+        return staged
+
+    def unstage_all(self) -> None:
+        """Forget everything staged and not applied: a commit failed, and those behind it must be staged anew."""
+        self._staged_drops.clear()
+        self._staged_groups.clear()
+        for log in self.logs.values():
+            log.staged_next = log.next_offset
+            if log.id not in self.logs_by_id:
+                log.id = 0
+
+    def batch(self, commits: list[Staged]) -> Batch:
+        """Put staged commits together, the messages of each log next to each other, and encode them. Raises Refused."""
+        batch = Batch(commits)
+        by_log: dict[LocalLog, Rows] = {}
+        for staged in commits:
+            for log, append in staged.appends:
+                rows = by_log.get(log)
+                if rows is None:
+                    by_log[log] = Rows(log, append.base, list(append.messages), 0, 0)
+                else:
+                    rows.messages += append.messages
+            batch.changes += staged.changes
+        batch.operations = b"".join([operation for staged in commits for operation in staged.operations])
+        batch.rows = [rows for rows in by_log.values() if rows.messages]
+        messages: Sequence[Message] = []
+        if len(batch.rows) == 1:
+            messages = batch.rows[0].messages
+            batch.rows[0].count = len(messages)
+        elif batch.rows:
+            every: list[Message] = []
+            for rows in batch.rows:
+                rows.start = len(every)
+                rows.count = len(rows.messages)
+                every += rows.messages
+            messages = every
+        if messages:
+            batch.block = encode_block(batch.rows[0].base if len(batch.rows) == 1 else 0, messages)
+        return batch
+
+    def replay(self, record: Record) -> Batch:
+        """The batch that a record was made of, as far as it can still be applied. Raises ValueError."""
+        batch = Batch([])
+        batch.block = record.block
+        drops: dict[str, Change] = {}
+        for operation in decode_operations(record.operations):
+            change = Change(operation.kind)
+            change.offset = operation.offset
+            change.table, change.key, change.value = operation.table, operation.key, operation.value
+            if operation.kind == CREATE_LOG:
+                change.log = self._replay_create(operation.name, operation.log_id, drops)
+            elif operation.kind in (DROP_LOG, TRUNCATE):
+                change.log = self.logs_by_id[operation.log_id]
+                if operation.kind == DROP_LOG:
+                    drops[change.log.name] = change
+            elif operation.step is not None:
+                self._replay_step(change, operation.step, operation.log_id, operation.group_id)
+            batch.changes.append(change)
+        start = 0
+        for log_id, count, base in record.runs:
+            messages: list[Message] = []
+            if count < MERGE_ROWS and record.block is not None:
+                messages = record.block.messages(start, start + count)
+            batch.rows.append(Rows(self.logs_by_id[log_id], base, messages, start, count))
+            start += count
+        return batch
+
+    def apply(self, batch: Batch, seq: int) -> None:
+        """Make a batch visible: it is in the journal as record `seq`."""
+        block = batch.block
+        for change in batch.changes:
+            if change.kind == CREATE_LOG and change.log is not None:
+                self.logs_by_id[change.log.id] = change.log
+        if block is not None:
+            for rows in batch.rows:
+                self.tail_bytes += rows.log.append(rows.base, rows.messages, block, rows.start, rows.count)
+                self.tails.add(rows.log)
+        for change in batch.changes:
+            if change.step is not None:
+                self._apply_step(change, change.step, seq)
+            elif change.kind in (PUT, DELETE):
+                self.table(change.table).put(change.key, change.value)
+            elif change.kind == TRUNCATE and change.log is not None:
+                self.tail_bytes -= change.log.truncate(change.offset)
+                self.trim(change.log)
+            elif change.kind == DROP_LOG and change.log is not None:
+                self._apply_drop(change, change.log)
+
+    def trim(self, log: LocalLog) -> None:
+        """Have the segments removed in which nothing is left."""
+        if not log.tail:
+            self.tails.discard(log)
+        paths = log.trim()
+        if paths:
+            self.chores.append(RemoveSegments(paths))
+
+    def _check(self, commit: Commit) -> None:
+        """Raises, before anything is staged, when the commit cannot be."""
+        staged: dict[tuple[str, str], bool] = {}
+        for step in commit.steps:
+            log = self._staging(step.log)
+            if log.damage is not None:
+                raise log.damage
+            key = (step.log, step.group)
+            exists = staged.get(key)
+            if exists is None:
+                exists = self._staged_group(log, step.group) is not None
+            check_step(step, exists)
+            staged[key] = step.kind != DELETED
+        for append in commit.appends:
+            damage = self._staging(append.log).damage
+            if damage is not None:
+                raise damage
+
+    def _staging(self, name: str) -> LocalLog:
+        """The log of that name as the next commit finds it."""
+        if self._staged_drops:
+            drop = self._staged_drops.get(name)
+            if drop is not None and drop.replacement is not None:
+                return drop.replacement
+        return self.log(name)
+
+    def _usable(self, name: str, staged: Staged) -> LocalLog:
+        """The same, created if this is its first use."""
+        log = self._staging(name)
+        if log.id == 0:
+            log.id = self._new_id()
+            staged.changes.append(Change(CREATE_LOG, log))
+            staged.operations.append(encode_create_log(log.id, name))
+        return log
+
+    def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
+        change = self._staged_groups.get((log, name)) if self._staged_groups else None
+        if change is not None and change.step is not None:
+            return change.group if change.step.kind == CREATED else None
+        return log.groups_by_name.get(name) if log.groups_by_name is not None else None
+
+    def _stage_step(self, step: Transition, staged: Staged) -> None:
+        log = self._usable(step.log, staged)
+        change = Change(_STEP, log)
+        change.step = step
+        if step.kind == CREATED:
+            state = GroupState(step.group, step.mode, step.filter, step.start)
+            change.group = LocalGroup(self._new_id(), log, state, 0, 0)
+        else:
+            change.group = self._staged_group(log, step.group)
+        if change.group is None:
+            raise Refused(f"group {step.group!r} of {step.log!r} does not exist; create it first")
+        if step.kind in (CREATED, DELETED):
+            self._staged_groups[log, step.group] = change
+        staged.changes.append(change)
+        staged.operations.append(encode_step(step, log.id, change.group.id))
+
+    def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
+        log = self._staging(name)
+        if log.id == 0:
+            return
+        change = Change(TRUNCATE, log)
+        change.offset = min(before, log.staged_next)
+        staged.changes.append(change)
+        staged.operations.append(encode_truncate(log.id, change.offset))
+
+    def _stage_drop(self, name: str, staged: Staged) -> None:
+        log = self._staging(name)
+        if log.id == 0:
+            return
+        change = Change(DROP_LOG, log)
+        change.replacement = LocalLog(name, self.root / "queues", self.cache)
+        self._staged_drops[name] = change
+        staged.changes.append(change)
+        staged.operations.append(encode_drop_log(log.id))
+
+    def _new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def _replay_create(self, name: str, log_id: int, drops: dict[str, Change]) -> LocalLog:
+        log = self.log(name)
+        if log.id in self.logs_by_id:  # the log it replaces is dropped by this very record
+            log = LocalLog(name, self.root / "queues", self.cache)
+            drops[name].replacement = log
+        log.id = log_id
+        self.logs_by_id[log_id] = log
+        self.next_id = max(self.next_id, log_id + 1)
+        return log
+
+    def _replay_step(self, change: Change, step: Transition, log_id: int, group_id: int) -> None:
+        change.step = step
+        if step.kind == CREATED:
+            log = self.logs_by_id[log_id]
+            state = GroupState(step.group, step.mode, step.filter, step.start)
+            change.group = LocalGroup(group_id, log, state, 0, 0)
+            self.groups_by_id[group_id] = change.group
+            self.next_id = max(self.next_id, group_id + 1)
+        else:
+            change.group = self.groups_by_id[group_id]
+        change.log = change.group.log
+        step.log = change.log.name
+        step.group = change.group.state.name
+
+    def _apply_step(self, change: Change, step: Transition, seq: int) -> None:
+        log, group = change.log, change.group
+        assert log is not None
+        assert group is not None
+        self.dirty_groups.add(group)
+        if step.kind == CREATED:
+            if log.groups_by_name is None:
+                log.groups_by_name = {}
+            log.groups_by_name[step.group] = group
+            self.groups_by_id[group.id] = group
+        elif step.kind == DELETED:
+            if log.groups_by_name is not None:
+                log.groups_by_name.pop(step.group, None)
+            self._forget_group(group)
+            consumers = log.directory / "consumers"
+            path = consumers / encode_name(step.group)
+            self.chores.append(RemoveTree(path, consumers / f".trash-{group.id}"))
+        else:
+            if seq > group.progress_seq:
+                group.state.apply_progress(step)
+            if seq > group.pending_seq:
+                group.state.apply_pending(step)
+            return
+        if self._staged_groups.get((log, step.group)) is change:
+            del self._staged_groups[log, step.group]
+
+    def _apply_drop(self, change: Change, log: LocalLog) -> None:
+        log.dropped = True
+        self.logs_by_id.pop(log.id, None)
+        for group in (log.groups_by_name or {}).values():
+            self._forget_group(group)
+        self.tails.discard(log)
+        self.tail_bytes -= log.tail_bytes
+        log.tail = []
+        log.tail_bytes = 0
+        if self.logs.get(log.name) is log:
+            if change.replacement is not None:
+                self.logs[log.name] = change.replacement
+            else:
+                del self.logs[log.name]
+        if self._staged_drops.get(log.name) is change:
+            del self._staged_drops[log.name]
+        self.chores.append(RemoveTree(log.directory, self.root / "queues" / f".trash-{log.id}"))
+
+    def _forget_group(self, group: LocalGroup) -> None:
+        self.groups_by_id.pop(group.id, None)
+        self.dirty_groups.discard(group)

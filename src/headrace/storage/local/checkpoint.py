@@ -1,0 +1,96 @@
+"""The checkpoint: what the files hold without the journal, and where in the journal to go on. No decisions.
+
+journal/checkpoint.json:
+
+    {"format": 1, "seq": last commit the files hold, "journal": [file index, byte position behind it], "next_id": ...,
+     "logs": [[id, name, first offset, next offset, base offset of the last segment or -1, its length, stored bytes,
+               [[group id, group name], ...]], ...],
+     "tables": {name: [generation, length], ...}, "crc32": "8 hex digits"}
+"""
+
+from pathlib import Path
+from typing import Any, Final, final
+
+from headrace.errors import Corrupt
+from headrace.storage.local.journal import Position
+from headrace.storage.local.json_file import decode_json, encode_json
+
+FORMAT: Final = 1
+
+
+@final
+class LogEntry:
+    """One log in a checkpoint."""
+
+    __slots__ = ("first", "groups", "id", "name", "next", "segment", "segment_length", "stored_bytes")
+
+    def __init__(self, log_id: int, name: str, first: int, next: int) -> None:  # noqa: A002
+        self.id = log_id
+        self.name = name
+        self.first = first
+        self.next = next
+        self.segment = -1
+        self.segment_length = 0
+        self.stored_bytes = 0
+        self.groups: list[tuple[int, str]] = []
+
+
+@final
+class Checkpoint:
+    """All that a checkpoint says."""
+
+    __slots__ = ("logs", "next_id", "position", "tables")
+
+    def __init__(self, position: Position, next_id: int) -> None:
+        self.position = position
+        self.next_id = next_id
+        self.logs: list[LogEntry] = []
+        self.tables: dict[str, tuple[int, int]] = {}
+
+
+def checkpoint_path(root: Path) -> Path:
+    return root / "journal" / "checkpoint.json"
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    logs = [
+        [log.id, log.name, log.first, log.next, log.segment, log.segment_length, log.stored_bytes, log.groups]
+        for log in checkpoint.logs
+    ]
+    position = checkpoint.position
+    return encode_json(
+        {
+            "format": FORMAT,
+            "seq": position.seq,
+            "journal": [position.index, position.at],
+            "next_id": checkpoint.next_id,
+            "logs": logs,
+            "tables": checkpoint.tables,
+        },
+        pretty=False,
+    )
+
+
+def decode_checkpoint(data: bytes, path: Path) -> Checkpoint:
+    """Raises Corrupt."""
+    values = decode_json(data, path, FORMAT)
+    try:
+        index, at = values["journal"]
+        checkpoint = Checkpoint(Position(values["seq"], index, at), values["next_id"])
+        for fields in values["logs"]:
+            checkpoint.logs.append(_decode_log(fields))
+        for name, (generation, length) in values["tables"].items():
+            checkpoint.tables[name] = (generation, length)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupt(str(path), 0, f"a field is missing or of the wrong kind: {error!r}") from error
+    return checkpoint
+
+
+def _decode_log(fields: list[Any]) -> LogEntry:
+    log_id, name, first, following, segment, segment_length, stored_bytes, groups = fields
+    log = LogEntry(log_id, name, first, following)
+    log.segment = segment
+    log.segment_length = segment_length
+    log.stored_bytes = stored_bytes
+    log.groups = [(group_id, group) for group_id, group in groups]
+    return log

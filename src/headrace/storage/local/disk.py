@@ -1,0 +1,133 @@
+"""The system calls of the local engine, in one place: so that tests can make the disk fail. No formats."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
+_MAX_BUFFERS: Final = 512
+
+
+class SyncFailed(OSError):
+    """A sync did not succeed: what was written before may be gone, and no later sync will tell."""
+
+
+class Disk:
+    """A thin door to the file system. Errors come through as OSError."""
+
+    def open(self, path: Path, create: bool = False) -> int:
+        """Open for reading and writing; with `create`, a file that is not there is made (not yet durably)."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def read(self, fd: int, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        data = os.pread(fd, length, position)
+        while data and len(data) < length:
+            more = os.pread(fd, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        """Write all buffers one behind the other, into the operating system's memory."""
+        self._write(fd, buffers, position, 0)
+
+    def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        """Write all buffers and return when this part of the file would survive a power loss."""
+        # One call instead of two: the thread has to win back the interpreter once instead of twice.
+        self._write(fd, buffers, position, _SYNCED)
+        if not _SYNCED:
+            self.sync(fd)
+
+    def sync(self, fd: int) -> None:
+        """Return when everything written to this file would survive a power loss. Raises SyncFailed."""
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from error
+
+    def truncate(self, fd: int, length: int) -> None:
+        os.ftruncate(fd, length)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return when the entries of this directory would survive a power loss."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, str(path)) from error
+        finally:
+            os.close(fd)
+
+    def make_directory(self, path: Path) -> list[Path]:
+        """Make a directory and those above it; durable once the directories returned are synced."""
+        if path.is_dir():
+            return []
+        changed = self.make_directory(path.parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o750)  # noqa: PTH102
+        return [*changed, path.parent]
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename; durable once the directories are synced."""
+        os.replace(source, target)  # noqa: PTH105
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; one that is gone already is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory; one that is gone already is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)  # noqa: PTH106
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Put a whole file in place of what was there, durably: old or new after a crash, never a mixture."""
+        draft = path.with_name(path.name + ".tmp")
+        fd = self.open(draft, create=True)
+        try:
+            self.truncate(fd, 0)
+            self.write(fd, [data], 0)
+            self.sync(fd)
+        finally:
+            self.close(fd)
+        self.replace(draft, path)
+        self.sync_directory(path.parent)
+
+    def _write(self, fd: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
+        pending = [memoryview(buffer) for buffer in buffers if buffer]
+        while pending:
+            written = os.pwritev(fd, pending[:_MAX_BUFFERS], position, flags)
+            position += written
+            while pending and written >= len(pending[0]):
+                written -= len(pending.pop(0))
+            if pending and written:
+                pending[0] = pending[0][written:]
+
+
+def is_full(error: OSError) -> bool:
+    """Whether this error says that there is no room left, which may pass, rather than that the disk failed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailed)
+
+
+def remove_tree(disk: Disk, path: Path) -> None:
+    """Remove a directory and all that is in it; what is gone already is fine."""
+    if not path.is_dir():
+        return
+    for entry in sorted(path.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(disk, entry)
+        else:
+            disk.unlink(entry)
+    disk.remove_directory(path)

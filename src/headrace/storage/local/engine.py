@@ -1,0 +1,542 @@
+"""The local engine: takes commits, hands batches to the writer, applies what came back, keeps everything bounded."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Final, final
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Fatal, HeadraceError, Refused, Unavailable
+from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
+from headrace.storage.local.catalog import Batch, Catalog, Staged
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry
+from headrace.storage.local.disk import Disk, is_full
+from headrace.storage.local.flusher import (
+    CheckpointWrite,
+    Flush,
+    Flusher,
+    Job,
+    LogFlush,
+    PrepareJournalFile,
+    WriteIndexes,
+)
+from headrace.storage.local.group_files import encode_pending, encode_progress
+from headrace.storage.local.journal import Journal
+from headrace.storage.local.lock import DirectoryLock
+from headrace.storage.local.log import BlockCache, LocalGroup, LocalLog
+from headrace.storage.local.names import encode_name
+from headrace.storage.local.recovery import Recovery
+from headrace.storage.local.segment import Segment, segment_path
+from headrace.storage.local.tables import table_path
+from headrace.storage.local.writer import SyncFailure, Write, Writer
+
+_log: Final = logging.getLogger("headrace.storage")
+
+_BATCH_BYTES: Final = 4 << 20
+_AHEAD_BYTES: Final = 64 << 10
+"""A second record is made ready while one is being written only when it is this large: small ones wait and grow."""
+_RETRY_US: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How large things get. The defaults suit a server; tests make everything small."""
+
+    journal_file_bytes: int = 16 << 20
+    checkpoint_bytes: int = 64 << 20
+    tail_bytes: int = 32 << 20
+    segment_bytes: int = 64 << 20
+    cache_bytes: int = 8 << 20
+
+
+@final
+class LocalEngine(Engine):
+    """Everything durable of one broker, in one directory."""
+
+    def __init__(
+        self,
+        root: Path,
+        wake: Wake | None = None,
+        settings: LocalSettings | None = None,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Open or create the directory. Raises Unavailable when it is in use, and Corrupt when it is damaged."""
+        self.staged_bytes = 0
+        self._root = root
+        self._wake = wake
+        self._settings = settings or LocalSettings()
+        self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
+        self._failure: HeadraceError | None = None
+        self._closed = False
+        self._results: SimpleQueue[Write | SyncFailure | Job] = SimpleQueue()
+        self._waiting: deque[Staged] = deque()
+        self._waiting_bytes = 0
+        self._in_flight: deque[tuple[Write, Batch]] = deque()
+        self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
+        self._flushing = False
+        self._full: OSError | None = None
+        self._retry_at_us = 0
+        self._checkpoint_wanted = False
+        self._preparing = False
+        self._one_by_one = False
+        """Whether a batch was refused and waits for those before it, so that its commits can be told apart."""
+        self._make_directories()
+        self._lock = DirectoryLock(root, self._clock)
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # -- what core calls ---------------------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise Unavailable("the engine is closed; open it again")
+        check_commit(commit)
+        if commit.appends and self._full is not None and self._is_behind():
+            self._maintain()
+            raise self._out_of_space()
+        self._waiting.append(self._catalog.stage(commit, done, durable))
+        self._waiting_bytes += commit.size_bytes
+        self.staged_bytes += commit.size_bytes
+        self._submit()
+
+    def log(self, name: str) -> Log:
+        return self._catalog.log(name)
+
+    def logs(self) -> list[str]:
+        return [name for name, log in self._catalog.logs.items() if log.exists]
+
+    def items(self, table: str) -> Iterable[tuple[bytes, bytes]]:
+        found = self._catalog.tables.get(table)
+        return found.values.items() if found is not None else ()
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        found = self._catalog.tables.get(table)
+        return found.values.get(key) if found is not None else None
+
+    def poll(self) -> None:
+        try:
+            while True:
+                self._take(self._results.get_nowait())
+        except Empty:
+            pass
+        self._maintain()
+        self._submit()
+        self._call_back()
+        if self._failure is not None:
+            raise self._failure
+
+    def sync(self) -> None:
+        self.poll()
+        while self._in_flight or self._waiting:
+            self._take(self._results.get())
+            self.poll()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self.sync()
+                self._checkpoint_wanted = True
+                self._settle()
+        finally:
+            self._closed = True
+            self._writer.stop()
+            self._flusher.stop()
+            self._journal.close()
+            self._catalog.cache.close()
+            self._lock.release()
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _make_directories(self) -> None:
+        changed: set[Path] = set()
+        for name in ("journal", "queues", "config", "state"):
+            changed.update(self._disk.make_directory(self._root / name))
+        for directory in sorted(changed):
+            self._disk.sync_directory(directory)
+
+    def _open(self) -> None:
+        settings = self._settings
+        self._catalog = Catalog(self._root, BlockCache(self._disk, settings.cache_bytes))
+        self._flusher = Flusher(self._disk, self._root, settings.segment_bytes, self._results.put)
+        recovery = Recovery(self._disk, self._root, self._catalog)
+        reader = recovery.load()
+        checkpoint_position = reader.end
+        for record in reader.records():
+            batch = self._catalog.replay(record)
+            recovery.prepare(batch)
+            self._catalog.apply(batch, record.seq)
+            self._position = reader.end
+            if self._catalog.tail_bytes > settings.tail_bytes:
+                self._flush(checkpoint=False)
+                self._drain_results()
+        recovery.finish(reader)
+        self._position = reader.end
+        self._checkpoint_position = checkpoint_position
+        self._next_seq = reader.end.seq + 1
+        spares = settings.checkpoint_bytes // settings.journal_file_bytes + 2
+        self._journal = Journal(
+            self._disk,
+            self._root / "journal",
+            settings.journal_file_bytes,
+            spares,
+            recovery.files,
+            reader.end,
+        )
+        self._journal.recycle(checkpoint_position.index)
+        try:
+            self._journal.prepare()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._full = error
+        self._writer = Writer(self._journal, self._clock, self._report)
+        self._flusher.report = self._report
+        self._writer.start()
+        self._flusher.start()
+        self._do_chores()
+
+    def _report(self, result: Write | SyncFailure | Job) -> None:
+        """Called by the threads."""
+        self._results.put(result)
+        if self._wake is not None:
+            self._wake()
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        """Hand as many waiting commits to the writer as make sense now."""
+        while self._waiting and not self._is_held_up():
+            if self._in_flight and (self._one_by_one or len(self._in_flight) > 1 or self._waiting_bytes < _AHEAD_BYTES):
+                return
+            if self._full is not None and self._is_behind():
+                if self._in_flight:
+                    return
+                self._fail_waiting_appends()
+            if self._waiting:
+                self._submit_batch()
+
+    def _is_held_up(self) -> bool:
+        """Whether commits must wait for the flusher: memory and the journal stay bounded."""
+        return self._failure is not None or (self._flushing and self._full is None and self._is_behind())
+
+    def _is_behind(self) -> bool:
+        settings = self._settings
+        return (
+            self._catalog.tail_bytes > 2 * settings.tail_bytes or self._journal_bytes() > 4 * settings.checkpoint_bytes
+        )
+
+    def _submit_batch(self) -> None:
+        commits: list[Staged] = []
+        size = 0
+        durable = False
+        while self._waiting and (not commits or size + self._waiting[0].commit.size_bytes <= _BATCH_BYTES):
+            staged = self._waiting.popleft()
+            commits.append(staged)
+            size += staged.commit.size_bytes
+            durable = durable or staged.durable
+        self._waiting_bytes -= size
+        try:
+            batch = self._catalog.batch(commits)
+        except Refused as error:
+            self._refuse(commits, error)
+            return
+        self._one_by_one = False
+        write = Write(self._next_seq, batch.operations, batch.runs(), batch.block, durable)
+        self._next_seq += 1
+        self._in_flight.append((write, batch))
+        self._writer.write(write)
+
+    def _refuse(self, commits: list[Staged], error: HeadraceError) -> None:
+        """A message cannot be stored: find whose it is, refuse that commit, and go on with the others."""
+        if self._in_flight:  # offsets can be given anew only when nothing is on its way
+            self._one_by_one = True
+            self._waiting.extendleft(reversed(commits))
+            self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits)
+            return
+        kept: list[Staged] = []
+        for staged in commits:
+            try:
+                self._catalog.batch([staged])
+                kept.append(staged)
+            except Refused as found:
+                self._finish(staged, found)
+        if len(kept) == len(commits):
+            raise error
+        self._restage(kept)
+
+    def _restage(self, commits: list[Staged]) -> None:
+        """Stage these and all waiting commits anew, because one before them did not happen."""
+        assert not self._in_flight, "what is on its way has its offsets"
+        everything = [*commits, *self._waiting]
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._catalog.unstage_all()
+        for staged in everything:
+            try:
+                again = self._catalog.stage(staged.commit, staged.done, staged.durable)
+            except HeadraceError as error:
+                self._finish(staged, error)
+            else:
+                self._waiting.append(again)
+                self._waiting_bytes += staged.commit.size_bytes
+
+    def _finish(self, staged: Staged, error: HeadraceError | None) -> None:
+        self._callbacks.append((staged.done, error, staged.commit.size_bytes))
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            done, error, size_bytes = self._callbacks.popleft()
+            self.staged_bytes -= size_bytes
+            done(error)
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _take(self, result: Write | SyncFailure | Job) -> None:
+        if isinstance(result, Write):
+            self._take_write(result)
+        elif isinstance(result, SyncFailure):
+            self._fail(result.error)
+        elif isinstance(result, Flush):
+            self._take_flush(result)
+        else:
+            if isinstance(result, PrepareJournalFile):
+                self._preparing = False
+            if result.error is not None and not is_full(result.error):
+                self._fail(result.error)
+
+    def _take_write(self, write: Write) -> None:
+        if write.skipped:
+            return  # taken back when the one before it failed
+        _, batch = self._in_flight.popleft()
+        if write.position is not None:
+            self._position = write.position
+            self._catalog.apply(batch, write.seq)
+            for staged in batch.commits:
+                self._finish(staged, None)
+            return
+        assert write.error is not None
+        if not is_full(write.error):
+            self._in_flight.appendleft((write, batch))
+            self._fail(write.error)
+            return
+        self._full = write.error
+        self._checkpoint_wanted = True
+        for staged in batch.commits:
+            self._finish(staged, self._out_of_space())
+        behind = [staged for _, later in self._in_flight for staged in later.commits]
+        self._in_flight.clear()
+        self._next_seq = write.seq
+        self._writer.resume()
+        self._restage(behind)
+
+    def _take_flush(self, flush: Flush) -> None:
+        self._flushing = False
+        for part in flush.logs:
+            self._take_log_flush(part)
+        error = flush.error
+        write = flush.checkpoint
+        if error is not None and not is_full(error):
+            self._fail(error)
+        elif error is not None:
+            self._full = error
+            self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
+            if write is not None:
+                self._checkpoint_wanted = True
+                self._undo_checkpoint(write)
+        else:
+            if self._full is not None:
+                _log.warning("there is space on the disk again; publishing goes on")
+            self._full = None
+            if write is not None:
+                self._checkpoint_position = write.checkpoint.position
+                for table in write.tables:
+                    self._catalog.tables[table.name].generation = table.generation
+                    self._catalog.tables[table.name].length = table.length
+                self._journal.recycle(self._checkpoint_position.index)
+        self._do_chores()
+
+    def _take_log_flush(self, part: LogFlush) -> None:
+        """Note the blocks that were written; what was not stays in the tail."""
+        log = part.log
+        if log.dropped:
+            return
+        for written in part.written:
+            segment = log.active
+            if segment is None or segment.base != written.segment:
+                if segment is not None:
+                    log.sealed.append(segment.base)
+                    log.sealed_lengths.append(segment.length)
+                    self._flusher.do(WriteIndexes(segment))
+                segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
+                log.stored_bytes += segment.length
+            segment.add(written.base, written.next, written.length, written.max_time_us)
+            log.stored_bytes += written.length
+        reached = part.written[-1].next if part.written else -1
+        pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail)
+        self._catalog.tail_bytes -= log.flushed(pieces)
+        self._catalog.tail_bytes -= log.truncate(log.first_offset)
+        self._catalog.trim(log)
+
+    def _fail_waiting_appends(self) -> None:
+        kept: list[Staged] = []
+        for staged in self._waiting:
+            if staged.commit.appends:
+                self._finish(staged, self._out_of_space())
+            else:
+                kept.append(staged)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._restage(kept)
+
+    def _fail(self, error: OSError) -> None:
+        """The disk did not keep its word: nothing can be promised any more, so everything stops."""
+        if self._failure is not None:
+            return
+        where = f" ({error.filename})" if error.filename else ""
+        self._failure = Fatal(
+            f"writing to {self._root} failed: {error.strerror or error}{where}; what was confirmed before is kept, "
+            f"nothing more is accepted. Check the disk, then start again"
+        )
+        _log.critical("%s", self._failure)
+        for _, batch in self._in_flight:
+            for staged in batch.commits:
+                self._finish(staged, self._failure)
+        for staged in self._waiting:
+            self._finish(staged, self._failure)
+        self._in_flight.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
+    def _out_of_space(self) -> Unavailable:
+        return Unavailable(f"the disk of {self._root} is full; free some space, publishing then goes on by itself")
+
+    # -- upkeep ------------------------------------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Start what is due: a flush of the tails, a checkpoint, a journal file in reserve."""
+        if self._failure is not None:
+            return
+        self._do_chores()
+        if self._flushing:
+            return
+        if self._full is not None and self._clock.monotonic_us() < self._retry_at_us:
+            return
+        if self._checkpoint_wanted or self._journal_bytes() >= self._settings.checkpoint_bytes:
+            self._flush(checkpoint=True)
+        elif self._catalog.tail_bytes >= self._settings.tail_bytes:
+            self._flush(checkpoint=False)
+        elif not self._preparing and self._journal.needs_spare:
+            self._preparing = True
+            self._flusher.do(PrepareJournalFile(self._journal))
+
+    def _journal_bytes(self) -> int:
+        """How much of the journal would have to be replayed."""
+        files = self._position.index - self._checkpoint_position.index
+        return files * self._settings.journal_file_bytes + self._position.at - self._checkpoint_position.at
+
+    def _do_chores(self) -> None:
+        chores, self._catalog.chores = self._catalog.chores, []
+        for job in chores:
+            self._flusher.do(job)
+
+    def _flush(self, checkpoint: bool) -> None:
+        self._flushing = True
+        write = self._begin_checkpoint() if checkpoint else None
+        entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
+        parts: list[LogFlush] = []
+        for log in self._catalog.tails:
+            log.load()
+            log.flushing = len(log.tail)
+            pieces = [piece for piece in log.tail if piece.next > log.first_offset]
+            parts.append(LogFlush(log, pieces, entries.get(log.id)))
+        self._flusher.do(Flush(parts, write))
+
+    def _begin_checkpoint(self) -> CheckpointWrite:
+        """Take down what is there now, as of the last commit applied."""
+        self._checkpoint_wanted = False
+        catalog = self._catalog
+        position = self._position
+        checkpoint = Checkpoint(position, catalog.next_id)
+        write = CheckpointWrite(checkpoint)
+        for log in catalog.logs_by_id.values():
+            checkpoint.logs.append(_entry_of(log))
+        dirty, catalog.dirty_groups = catalog.dirty_groups, set()
+        for group in dirty:
+            write.groups.append(group)
+            write.files += _files_of(group, position.seq)
+        for name, table in catalog.tables.items():
+            if table.changed:
+                old = table.generation
+                change = table.write(self._root, position.seq)
+                write.tables.append(change)
+                if old and change.generation != old:
+                    write.obsolete.append(table_path(self._root, name, old))
+                checkpoint.tables[name] = (change.generation, change.length)
+            elif table.length or table.values:
+                checkpoint.tables[name] = (table.generation, table.length)
+        return write
+
+    def _undo_checkpoint(self, write: CheckpointWrite) -> None:
+        """A checkpoint was not written: everything it held is still to be."""
+        for group in write.groups:
+            if self._catalog.groups_by_id.get(group.id) is group:
+                self._catalog.dirty_groups.add(group)
+        for table in write.tables:
+            self._catalog.tables[table.name].changed.update(table.changed)
+
+    def _settle(self) -> None:
+        """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
+        self._retry_at_us = 0
+        attempted = False
+        while self._failure is None and (self._flushing or not attempted):
+            if not self._flushing:
+                self._maintain()
+                attempted = True
+            self._take(self._results.get())
+            self._call_back()
+        if self._full is not None:
+            _log.warning("the disk is full: the journal keeps what the segments cannot take")
+
+    def _drain_results(self) -> None:
+        try:
+            while True:
+                self._take(self._results.get_nowait())
+        except Empty:
+            return
+
+
+def _entry_of(log: LocalLog) -> LogEntry:
+    entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
+    if log.unloaded is not None:
+        entry.segment = log.unloaded.segment
+        entry.segment_length = log.unloaded.segment_length
+    elif log.active is not None:
+        entry.segment = log.active.base
+        entry.segment_length = log.active.length
+    entry.stored_bytes = log.stored_bytes
+    if log.groups_by_name:
+        entry.groups = [(group.id, name) for name, group in log.groups_by_name.items()]
+    return entry
+
+
+def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
+    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
+    directory = group.log.directory / "consumers" / encode_name(group.state.name)
+    files: list[tuple[Path, bytes]] = []
+    if group.state.pending or group.has_pending_file:
+        group.has_pending_file = True
+        files.append((directory / "pel.log", encode_pending(group.id, group.state, seq)))
+    files.append((directory / "state.json", encode_progress(group.log.name, group.id, group.state, seq)))
+    return files

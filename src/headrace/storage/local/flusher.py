@@ -1,0 +1,321 @@
+"""Moves what the journal holds into segments, group files and tables. Runs beside the engine; decides nothing.
+
+The engine hands over jobs whose contents nobody changes any more, and is told what came of each.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final, final
+
+from headrace.model import Message
+from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, encode_checkpoint
+from headrace.storage.local.disk import Disk, remove_tree
+from headrace.storage.local.journal import Journal
+from headrace.storage.local.log import LocalGroup, LocalLog, Piece
+from headrace.storage.local.segment import (
+    HEADER_BYTES,
+    Segment,
+    encode_segment_header,
+    segment_path,
+    write_indexes,
+)
+from headrace.storage.local.tables import TableWrite
+
+BLOCK_BYTES: Final = 1 << 20
+BLOCK_ROWS: Final = 4096
+
+
+@final
+class Written:
+    """A block that was put at the end of a segment; `segment` is that segment's base offset."""
+
+    __slots__ = ("base", "length", "max_time_us", "next", "segment")
+
+    def __init__(self, segment: int, block: Block) -> None:
+        self.segment = segment
+        self.base = block.base
+        self.next = block.next
+        self.length = block.length
+        self.max_time_us = block.max_time_us
+
+
+class Job(ABC):
+    """Something for the flusher to do; `error` is what went wrong, if anything."""
+
+    error: OSError | None = None
+
+    @abstractmethod
+    def run(self, flusher: "Flusher") -> None:
+        """Do it. An OSError means that it was not done, or not all of it."""
+
+
+@final
+class LogFlush:
+    """The tail of one log on its way to its segments, and what was written so far."""
+
+    __slots__ = (
+        "done",
+        "entry",
+        "log",
+        "log_id",
+        "pieces",
+        "segment",
+        "segment_length",
+        "segments",
+        "stored_bytes",
+        "written",
+    )
+
+    def __init__(self, log: LocalLog, pieces: list[Piece], entry: LogEntry | None) -> None:
+        active = log.active
+        self.log = log
+        self.log_id = log.id
+        self.segments = log.segments_directory
+        self.segment = active.base if active is not None else -1
+        self.segment_length = active.length if active is not None else 0
+        self.pieces = pieces
+        self.entry = entry
+        self.written: list[Written] = []
+        self.stored_bytes = 0
+        self.done = False
+
+
+@final
+class Flush(Job):
+    """Write the tails of logs to their segments; with a checkpoint, sync all of it and write that too."""
+
+    def __init__(self, logs: list[LogFlush], checkpoint: "CheckpointWrite | None" = None) -> None:
+        self.logs = logs
+        self.checkpoint = checkpoint
+
+    def run(self, flusher: "Flusher") -> None:
+        for flush in self.logs:
+            flusher.flush(flush)
+        if self.checkpoint is not None:
+            flusher.checkpoint(self.checkpoint)
+
+
+@final
+class CheckpointWrite:
+    """Everything a checkpoint has to put on disk besides the tails."""
+
+    __slots__ = ("checkpoint", "files", "groups", "obsolete", "tables")
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.groups: list[LocalGroup] = []
+        self.files: list[tuple[Path, bytes]] = []
+        self.tables: list[TableWrite] = []
+        self.obsolete: list[Path] = []
+
+
+@final
+class RemoveSegments(Job):
+    """Remove segments that nothing needs any more."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def run(self, flusher: "Flusher") -> None:
+        for path in self._paths:
+            flusher.forget(path)
+            for suffix in (".seg", ".idx", ".tix"):
+                flusher.disk.unlink(path.with_suffix(suffix))
+
+
+@final
+class RemoveTree(Job):
+    """Remove the directory of a dropped log or a deleted group, by way of a name that nothing else uses."""
+
+    def __init__(self, path: Path, trash: Path) -> None:
+        self._path = path
+        self._trash = trash
+
+    def run(self, flusher: "Flusher") -> None:
+        remove_tree(flusher.disk, self._trash)
+        if self._path.is_dir():
+            flusher.disk.replace(self._path, self._trash)
+            flusher.forget_below(self._path)
+            remove_tree(flusher.disk, self._trash)
+
+
+@final
+class WriteIndexes(Job):
+    """Put the indexes beside a segment that is full."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def run(self, flusher: "Flusher") -> None:
+        if self._segment.path.exists():
+            write_indexes(flusher.disk, self._segment)
+
+
+@final
+class PrepareJournalFile(Job):
+    """Have a journal file ready before the writer needs it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def run(self, flusher: "Flusher") -> None:
+        self._journal.prepare()
+
+
+@final
+class Flusher:
+    """Does jobs one after the other: in its thread once started, or at once when called before."""
+
+    def __init__(self, disk: Disk, root: Path, segment_bytes: int, report: Callable[[Job], None]) -> None:
+        self.disk = disk
+        self._root = root
+        self._segment_bytes = segment_bytes
+        self.report = report
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._unsynced: set[Path] = set()
+        self._unsynced_directories: set[Path] = set()
+
+    def start(self) -> None:
+        self._thread = Thread(target=self._work, name="headrace-flusher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the jobs handed over so far."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def do(self, job: Job) -> None:
+        """Take a job; when it is finished it is reported."""
+        if self._thread is None:
+            self._run(job)
+        else:
+            self._jobs.put(job)
+
+    def flush(self, flush: LogFlush) -> None:
+        """Append the pieces of one log to its segments. An OSError leaves the last segment as it was before it."""
+        for block in _blocks(flush.pieces):
+            if flush.segment < 0 or flush.segment_length >= self._segment_bytes:
+                self._begin_segment(flush, block.base)
+            path = segment_path(flush.segments, flush.segment)
+            fd = self.disk.open(path)
+            try:
+                self.disk.write(fd, [block.header, block.body], flush.segment_length)
+            except OSError:
+                self.disk.truncate(fd, flush.segment_length)
+                raise
+            finally:
+                self.disk.close(fd)
+            self._unsynced.add(path)
+            flush.segment_length += block.length
+            flush.stored_bytes += block.length
+            flush.written.append(Written(flush.segment, block))
+        flush.done = True
+        if flush.entry is not None:
+            flush.entry.segment = flush.segment
+            flush.entry.segment_length = flush.segment_length
+            flush.entry.stored_bytes += flush.stored_bytes
+
+    def checkpoint(self, write: CheckpointWrite) -> None:
+        """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
+        disk = self.disk
+        for path in sorted(self._unsynced):
+            self._sync(path)
+        for path, data in write.files:
+            self._unsynced_directories.update(disk.make_directory(path.parent))
+            disk.write_file(path, data)
+        for table in write.tables:
+            self._write_table(table)
+        for directory in sorted(self._unsynced_directories):
+            if directory.is_dir():
+                disk.sync_directory(directory)
+        self._unsynced.clear()
+        self._unsynced_directories.clear()
+        disk.write_file(checkpoint_path(self._root), encode_checkpoint(write.checkpoint))
+        for path in write.obsolete:
+            disk.unlink(path)
+
+    def forget(self, path: Path) -> None:
+        """A segment is going away: there is nothing left to sync."""
+        self._unsynced.discard(path)
+
+    def forget_below(self, directory: Path) -> None:
+        self._unsynced = {path for path in self._unsynced if directory not in path.parents}
+        self._unsynced_directories = {
+            path for path in self._unsynced_directories if directory != path and directory not in path.parents
+        }
+
+    def _begin_segment(self, flush: LogFlush, base: int) -> None:
+        self._unsynced_directories.update(self.disk.make_directory(flush.segments))
+        path = segment_path(flush.segments, base)
+        fd = self.disk.open(path, create=True)
+        try:
+            self.disk.truncate(fd, 0)
+            self.disk.write(fd, [encode_segment_header(flush.log_id, base)], 0)
+        finally:
+            self.disk.close(fd)
+        self._unsynced.add(path)
+        self._unsynced_directories.add(flush.segments)
+        flush.segment = base
+        flush.segment_length = HEADER_BYTES
+        flush.stored_bytes += HEADER_BYTES
+
+    def _write_table(self, table: TableWrite) -> None:
+        self._unsynced_directories.update(self.disk.make_directory(table.path.parent))
+        if table.whole:
+            self.disk.write_file(table.path, table.data)
+            return
+        fd = self.disk.open(table.path)
+        try:
+            self.disk.write(fd, [table.data], table.position)
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
+
+    def _sync(self, path: Path) -> None:
+        fd = self.disk.open(path)
+        try:
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._run(job)
+
+    def _run(self, job: Job) -> None:
+        try:
+            job.run(self)
+        except OSError as error:
+            job.error = error
+        self.report(job)
+
+
+def _blocks(pieces: list[Piece]) -> Iterator[Block]:
+    """The pieces as blocks for the segment: large ones as they are, small ones encoded together, none cut in two."""
+    rows: list[Message] = []
+    base = 0
+    size = 0
+    for piece in pieces:
+        block = piece.block
+        if block is not None and piece.start == 0 and piece.next - piece.base == block.count:
+            if rows:
+                yield encode_block(base, rows)
+                rows, size = [], 0
+            yield block if block.base == piece.base else block.rebased(piece.base)
+            continue
+        if not rows:
+            base = piece.base
+        rows += piece.read(piece.base, piece.next)
+        size += piece.size
+        if size >= BLOCK_BYTES or len(rows) >= BLOCK_ROWS:
+            yield encode_block(base, rows)
+            rows, size = [], 0
+    if rows:
+        yield encode_block(base, rows)

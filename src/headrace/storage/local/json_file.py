@@ -1,0 +1,36 @@
+"""JSON documents with a format number and a checksum inside, for what people may want to read. No file access."""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import Corrupt
+
+
+def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
+    """The document with its checksum added; `values` says which format it is in."""
+    crc = zlib.crc32(_canonical(values))
+    whole = {**values, "crc32": f"{crc:08x}"}
+    return json.dumps(whole, ensure_ascii=False, indent=1).encode() if pretty else _canonical(whole)
+
+
+def decode_json(data: bytes, path: Path, format_number: int) -> dict[str, Any]:
+    """The values of a document. Raises Corrupt when it is not one, is damaged, or has another format."""
+    file = str(path)
+    try:
+        values = json.loads(data)
+    except ValueError as error:
+        raise Corrupt(file, getattr(error, "pos", 0), f"this is not JSON: {error}") from error
+    if not isinstance(values, dict) or "crc32" not in values:
+        raise Corrupt(file, 0, "the checksum is missing")
+    crc = values.pop("crc32")
+    if crc != f"{zlib.crc32(_canonical(values)):08x}":
+        raise Corrupt(file, 0, f"the checksum does not fit; it says {crc}")
+    if values.get("format") != format_number:
+        raise Corrupt(file, 0, f"format {values.get('format')} is not known to this release; use a newer one")
+    return values
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,399 @@
+"""One log of the local engine: a tail in memory and segments on disk behind it, and how both are read.
+
+Only the engine's owner thread uses a log. Writing segments is the flusher's work; the engine tells the log what came
+of it.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.errors import Corrupt, HeadraceError, Refused
+from headrace.model import Message
+from headrace.storage.api import Log
+from headrace.storage.group_state import GroupState
+from headrace.storage.local.block import Block
+from headrace.storage.local.checkpoint import LogEntry
+from headrace.storage.local.disk import Disk
+from headrace.storage.local.names import encode_name
+from headrace.storage.local.segment import Segment, load_indexes, read_block, scan_segment, segment_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_MESSAGE_BYTES: Final = 160
+"""What a message object costs in memory besides its payload and properties."""
+
+MERGE_ROWS: Final = 256
+"""Runs of at least this many messages keep their encoded block, which goes to the segment as it is; smaller ones are
+kept as messages and encoded together, so that many small commits still make large blocks."""
+
+
+@final
+class Piece:
+    """A run of the tail: messages, or rows of an encoded block."""
+
+    __slots__ = ("base", "block", "messages", "next", "size", "start")
+
+    def __init__(self, base: int, messages: list[Message], block: Block | None, start: int, count: int) -> None:
+        self.base = base
+        self.next = base + count
+        self.messages = messages
+        self.block = block
+        self.start = start
+        if block is None:
+            self.size = sum(len(m.payload) + len(m.properties) for m in messages) + _MESSAGE_BYTES * count
+        else:
+            self.size = block.length * count // block.count
+
+    def extend(self, messages: list[Message]) -> int:
+        """Take more messages in; returns how many bytes that adds."""
+        added = sum(len(m.payload) + len(m.properties) for m in messages) + _MESSAGE_BYTES * len(messages)
+        self.messages += messages
+        self.next += len(messages)
+        self.size += added
+        return added
+
+    def read(self, start: int, stop: int) -> list[Message]:
+        """The messages of these offsets."""
+        if self.block is None:
+            return self.messages[start - self.base : stop - self.base]
+        first = self.start - self.base
+        return self.block.messages(start + first, stop + first)
+
+
+@final
+class BlockCache:
+    """Blocks and segment indexes read lately, under a byte budget, and a few open files. Shared by all logs."""
+
+    def __init__(self, disk: Disk, max_bytes: int, max_segments: int = 64) -> None:
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._max_segments = max_segments
+        self._bytes = 0
+        self._blocks: OrderedDict[tuple[Path, int], Block] = OrderedDict()
+        self._segments: OrderedDict[Path, Segment] = OrderedDict()
+        self._files: OrderedDict[Path, int] = OrderedDict()
+
+    def segment(self, path: Path, base: int, log_id: int) -> Segment:
+        """What is known of a full segment. Raises Corrupt."""
+        segment = self._segments.get(path)
+        if segment is None:
+            segment, _ = load_indexes(self._disk, path, base, log_id)
+            self._segments[path] = segment
+            if len(self._segments) > self._max_segments:
+                self._segments.popitem(last=False)
+        else:
+            self._segments.move_to_end(path)
+        return segment
+
+    def scan(self, path: Path, base: int, log_id: int, length: int) -> Segment:
+        """Learn the last segment of a log, of which this many bytes were stored. Raises Corrupt."""
+        segment = scan_segment(self._disk, path, base, log_id)
+        if segment.length != length:
+            raise Corrupt(str(path), segment.length, f"{length} bytes were stored, the file has {segment.length}")
+        return segment
+
+    def block(self, segment: Segment, number: int) -> Block:
+        """A block of a segment, verified. Raises Corrupt."""
+        position, length = segment.extent(number)
+        key = (segment.path, position)
+        block = self._blocks.get(key)
+        if block is not None:
+            self._blocks.move_to_end(key)
+            return block
+        block = read_block(self._disk, self._file(segment.path), segment.path, position, length)
+        self._blocks[key] = block
+        self._bytes += block.length
+        while self._bytes > self._max_bytes and len(self._blocks) > 1:
+            _, oldest = self._blocks.popitem(last=False)
+            self._bytes -= oldest.length
+        return block
+
+    def forget(self, path: Path) -> None:
+        """Let go of everything about a segment that is going away."""
+        self._segments.pop(path, None)
+        fd = self._files.pop(path, None)
+        if fd is not None:
+            self._disk.close(fd)
+        for key in [key for key in self._blocks if key[0] == path]:
+            self._bytes -= self._blocks.pop(key).length
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            self._disk.close(fd)
+        self._files.clear()
+        self._blocks.clear()
+
+    def _file(self, path: Path) -> int:
+        fd = self._files.get(path)
+        if fd is None:
+            fd = self._files[path] = self._disk.open(path)
+            if len(self._files) > self._max_segments:
+                _, oldest = self._files.popitem(last=False)
+                self._disk.close(oldest)
+        else:
+            self._files.move_to_end(path)
+        return fd
+
+
+@final
+class LocalGroup:
+    """A group and how far its files are: `progress_seq` and `pending_seq` are what was stored when they were read."""
+
+    __slots__ = ("has_pending_file", "id", "log", "pending_seq", "progress_seq", "state")
+
+    def __init__(self, group_id: int, log: "LocalLog", state: GroupState, progress_seq: int, pending_seq: int) -> None:
+        self.id = group_id
+        self.log = log
+        self.state = state
+        self.progress_seq = progress_seq
+        self.pending_seq = pending_seq
+        self.has_pending_file = False
+
+
+@final
+class LocalLog(Log):
+    """The messages and groups of one queue."""
+
+    __slots__ = (
+        "_cache",
+        "_directory",
+        "active",
+        "damage",
+        "dropped",
+        "first_offset",
+        "flushing",
+        "group_files",
+        "groups_by_name",
+        "id",
+        "name",
+        "next_offset",
+        "sealed",
+        "sealed_lengths",
+        "staged_next",
+        "stored_bytes",
+        "tail",
+        "tail_bytes",
+        "unloaded",
+    )
+
+    def __init__(self, name: str, root: Path, cache: BlockCache) -> None:
+        self.name = name
+        self.id = 0
+        self.first_offset = 0
+        self.next_offset = 0
+        self.tail: list[Piece] = []
+        self.tail_bytes = 0
+        self.flushing = 0
+        """How many pieces at the start of the tail are being written to segments right now."""
+        self.sealed: list[int] = []
+        """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
+        self.sealed_lengths: list[int] = []
+        self.active: Segment | None = None
+        self.unloaded: LogEntry | None = None
+        """What the checkpoint says of the segments, until they are first needed."""
+        self.stored_bytes = 0
+        self.damage: HeadraceError | None = None
+        self.dropped = False
+        self.groups_by_name: dict[str, LocalGroup] | None = None
+        self.staged_next = 0
+        self._directory = root
+        self._cache = cache
+
+    @property
+    def directory(self) -> Path:
+        return self._directory / encode_name(self.name)
+
+    @property
+    def segments_directory(self) -> Path:
+        return self.directory / "segments"
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stored_bytes + self.tail_bytes
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        if self.groups_by_name is None:
+            return {}
+        return {name: group.state for name, group in self.groups_by_name.items()}
+
+    @property
+    def exists(self) -> bool:
+        return self.next_offset > 0 or bool(self.groups_by_name)
+
+    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+        self._check(offset)
+        found: list[Message] = []
+        stop = min(self.next_offset, offset + max_messages)
+        while offset < stop and max_bytes > 0:
+            rows = self._rows(offset, stop)
+            for message in rows:
+                max_bytes -= len(message.payload) + len(message.properties)
+                if max_bytes < 0 and found:
+                    return found
+                found.append(message)
+            offset += len(rows)
+        return found
+
+    def find(self, timestamp_us: int) -> int:
+        self._check(self.first_offset)
+        for base in [*self.sealed, -1]:
+            segment = self.active if base < 0 else self._sealed_segment(base)
+            if segment is None or not segment.times or segment.times[-1] < timestamp_us:
+                continue
+            found = self._find_in(segment, timestamp_us)
+            if found >= 0:
+                return found
+        for piece in self.tail:
+            for index, message in enumerate(piece.read(piece.base, piece.next)):
+                if message.timestamp_us >= timestamp_us and piece.base + index >= self.first_offset:
+                    return piece.base + index
+        return self.next_offset
+
+    def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
+        from headrace.storage.arrow import batch_of_messages
+        from headrace.storage.local.block_arrow import batch_of_block
+
+        self._check(start)
+        stop = min(stop, self.next_offset)
+        while start < stop:
+            if self.tail and start >= self.tail[0].base:
+                piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
+                end = min(stop, piece.next)
+                yield batch_of_messages(start, piece.read(start, end))
+            else:
+                block = self._block(start)
+                end = min(stop, block.next)
+                yield batch_of_block(block, start - block.base, end - block.base)
+            start = end
+
+    def append(self, base: int, messages: list[Message], block: Block, start: int, count: int) -> int:
+        """Add committed messages to the tail; returns how many bytes of memory that takes."""
+        before = self.tail_bytes
+        if count >= MERGE_ROWS:
+            piece = Piece(base, [], block, start, count)
+            self.tail.append(piece)
+            self.tail_bytes += piece.size
+        else:
+            last = self.tail[-1] if len(self.tail) > self.flushing else None
+            if last is not None and last.block is None and len(last.messages) < MERGE_ROWS:
+                self.tail_bytes += last.extend(messages)
+            else:
+                piece = Piece(base, messages, None, 0, count)
+                self.tail.append(piece)
+                self.tail_bytes += piece.size
+        self.next_offset = base + count
+        return self.tail_bytes - before
+
+    def truncate(self, before: int) -> int:
+        """Forget what is below; returns how many bytes of memory that gives back. Files are the engine's to remove."""
+        self.first_offset = max(self.first_offset, min(before, self.next_offset))
+        if self.flushing:
+            return 0  # the flusher reads the tail; what is below goes when it is done
+        gone = 0
+        freed = 0
+        for piece in self.tail:
+            if piece.next > self.first_offset:
+                break
+            gone += 1
+            freed += piece.size
+        del self.tail[:gone]
+        self.tail_bytes -= freed
+        return freed
+
+    def flushed(self, pieces: int) -> int:
+        """The first pieces of the tail are in segments now; returns how many bytes of memory that gives back."""
+        freed = sum(piece.size for piece in self.tail[:pieces])
+        del self.tail[:pieces]
+        self.tail_bytes -= freed
+        self.flushing = 0
+        return freed
+
+    def load(self) -> None:
+        """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches."""
+        entry = self.unloaded
+        if entry is None:
+            return
+        self.unloaded = None
+        for path in sorted(self.segments_directory.glob("*.seg")):
+            base = int(path.stem)
+            if base != entry.segment:
+                self.sealed.append(base)
+                self.sealed_lengths.append(path.stat().st_size)
+                continue
+            try:
+                self.active = self._cache.scan(path, base, self.id, entry.segment_length)
+            except Corrupt as error:
+                self.damage = error
+
+    def trim(self) -> list[Path]:
+        """Let go of segments in which nothing is left; returns the files to remove."""
+        if self.flushing or (self.unloaded is None and not self.sealed and self.active is None):
+            return []
+        self.load()
+        gone: list[Path] = []
+        bases = [*self.sealed[1:], self.active.base if self.active is not None else self.first_offset]
+        while self.sealed and bases[len(gone)] <= self.first_offset:
+            gone.append(segment_path(self.segments_directory, self.sealed.pop(0)))
+            self.stored_bytes -= self.sealed_lengths.pop(0)
+        if self.active is not None and self.active.bases and self.active.next <= self.first_offset:
+            gone.append(self.active.path)
+            self.stored_bytes -= self.active.length
+            self.active = None
+        for path in gone:
+            self._cache.forget(path)
+        return gone
+
+    def _check(self, offset: int) -> None:
+        self.load()
+        if self.damage is not None:
+            raise self.damage
+        if offset < self.first_offset:
+            raise Refused(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
+
+    def _rows(self, offset: int, stop: int) -> list[Message]:
+        """Messages from `offset` on, from one piece of the tail or one block."""
+        if self.tail and offset >= self.tail[0].base:
+            piece = self.tail[bisect_right(self.tail, offset, key=_base_of) - 1]
+            return piece.read(offset, min(stop, piece.next))
+        block = self._block(offset)
+        return block.messages(offset - block.base, min(stop, block.next) - block.base)
+
+    def _block(self, offset: int) -> Block:
+        segment = self.active
+        if segment is None or offset < segment.base:
+            at = bisect_right(self.sealed, offset) - 1
+            if at < 0:
+                raise self._missing(offset)
+            segment = self._sealed_segment(self.sealed[at])
+        number = segment.block_of(offset)
+        if number < 0:
+            raise self._missing(offset)
+        block = self._cache.block(segment, number)
+        if not block.base <= offset < block.next:
+            raise self._missing(offset)
+        return block
+
+    def _missing(self, offset: int) -> Corrupt:
+        return Corrupt(str(self.segments_directory), 0, f"no segment of {self.name!r} holds offset {offset}")
+
+    def _sealed_segment(self, base: int) -> Segment:
+        return self._cache.segment(segment_path(self.segments_directory, base), base, self.id)
+
+    def _find_in(self, segment: Segment, timestamp_us: int) -> int:
+        for number in range(segment.block_at_time(timestamp_us), len(segment.bases)):
+            block = self._cache.block(segment, number)
+            if block.next <= self.first_offset or block.max_time_us < timestamp_us:
+                continue
+            for offset, time in enumerate(block.timestamps(), block.base):
+                if time >= timestamp_us and offset >= self.first_offset:
+                    return offset
+        return -1
+
+
+def _base_of(piece: Piece) -> int:
+    return piece.base

@@ -1,0 +1,281 @@
+"""Commits to journal records and back. Bytes only: see journal.py for the files they go to.
+
+A record is one group of commits, little-endian, padded to a multiple of 8 bytes:
+
+     0  4  magic "HRJR"
+     4  4  crc32 of all that follows up to the end of the block's header (the block's own crc32 covers its body)
+     8  8  sequence number: one more than the record before
+    16  8  synced: the highest sequence number known to be synced when this record was written
+    24  4  version 1
+    28  4  length of the operations in bytes, padding not counted
+    32  4  count of runs
+    36  4  length of the block in bytes, header included; 0 when nothing is appended
+    40     operations, padded to 8
+           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order
+           block (see block.py); its base offset counts only when there is a single run
+
+An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, bytes are a u32 length and the bytes:
+
+     1  create log    log id u32, name text
+     2  drop log      log id u32
+     3  truncate      log id u32, before u64
+     4  create group  log id u32, group id u32, mode u8, start u64, name text, filter text
+     5  delete group  group id u32
+     6  claimed       group id u32, start u64, stop u64, due i64, consumer text
+     7  acked         group id u32, start u64, stop u64
+     8  dead          group id u32, start u64, stop u64
+     9  requeued      group id u32, start u64, stop u64, due i64
+    10  cursor        group id u32, offset u64
+    11  committed     group id u32, offset u64
+    12  put           table text, key bytes, value bytes
+    13  delete        table text, key bytes
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final, final
+
+from headrace.errors import Corrupt
+from headrace.storage.group_state import (
+    ACKED,
+    CLAIMED,
+    COMMITTED,
+    CREATED,
+    CURSOR,
+    DEAD,
+    DELETED,
+    REQUEUED,
+    Transition,
+)
+from headrace.storage.local import block as blocks
+from headrace.storage.local.block import Block
+
+MAGIC: Final = b"HRJR"
+VERSION: Final = 1
+HEADER_BYTES: Final = 40
+_HEADER: Final = struct.Struct("<4sIQQIIII")
+_CHECKED: Final = struct.Struct("<QQIIII")
+_RUN: Final = struct.Struct("<IIQ")
+
+CREATE_LOG: Final = 1
+DROP_LOG: Final = 2
+TRUNCATE: Final = 3
+PUT: Final = 12
+DELETE: Final = 13
+
+Run = tuple[int, int, int]
+"""Whose messages come next in a block: log id, count, base offset."""
+
+_ID: Final = struct.Struct("<BI")
+_ID_OFFSET: Final = struct.Struct("<BIQ")
+_RANGE: Final = struct.Struct("<BIQQ")
+_RANGE_DUE: Final = struct.Struct("<BIQQq")
+_GROUP: Final = struct.Struct("<BIIBQ")
+_TEXT: Final = struct.Struct("<H")
+_BYTES: Final = struct.Struct("<I")
+
+
+@final
+class Operation:
+    """One decoded operation; which fields count depends on the kind."""
+
+    __slots__ = ("group_id", "key", "kind", "log_id", "name", "offset", "step", "table", "value")
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.log_id = 0
+        self.group_id = 0
+        self.name = ""
+        self.offset = 0
+        self.step: Transition | None = None
+        self.table = ""
+        self.key = b""
+        self.value: bytes | None = None
+
+
+@final
+class Record:
+    """One journal record, decoded."""
+
+    __slots__ = ("block", "length", "operations", "runs", "seq", "synced")
+
+    def __init__(
+        self, seq: int, synced: int, operations: bytes, runs: list[Run], block: Block | None, length: int
+    ) -> None:
+        self.seq = seq
+        self.synced = synced
+        self.operations = operations
+        self.runs = runs
+        self.block = block
+        self.length = length
+
+
+def encode_record(seq: int, synced: int, operations: bytes, runs: Sequence[Run], block: Block | None) -> list[bytes]:
+    """The buffers to write for one group of commits; `runs` are (log id, count, base offset)."""
+    length = 0 if block is None else block.length
+    parts = [_CHECKED.pack(seq, synced, VERSION, len(operations), len(runs), length), operations]
+    parts.append(bytes(-len(operations) % 8))
+    parts += [_RUN.pack(*run) for run in runs]
+    if block is not None:
+        parts.append(block.header)
+    checked = b"".join(parts)
+    head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return [head] if block is None else [head, block.body]
+
+
+def record_seq(data: bytes, position: int) -> int:
+    """The sequence number of what looks like a record here, unchecked."""
+    return int.from_bytes(data[position + 8 : position + 16], "little")
+
+
+def decode_record(data: bytes, position: int) -> Record | None:
+    """The record at this position, or None when there is no whole, undamaged record of a known version."""
+    if data[position : position + 4] != MAGIC or len(data) - position < HEADER_BYTES:
+        return None
+    _, crc, seq, synced, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
+    runs_at = position + HEADER_BYTES + (operations_length + 7 & ~7)
+    block_at = runs_at + run_count * _RUN.size
+    checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
+    end = block_at + block_length
+    if version != VERSION or end > len(data) or checked_end > end:
+        return None
+    if zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
+        return None
+    block = None
+    if block_length:
+        try:
+            block = blocks.decode_block(data[block_at:checked_end], data[checked_end:end], "", block_at)
+        except Corrupt:
+            return None
+    operations = data[position + HEADER_BYTES : position + HEADER_BYTES + operations_length]
+    runs = list(_RUN.iter_unpack(data[runs_at:block_at]))
+    return Record(seq, synced, operations, runs, block, end - position)
+
+
+def encode_create_log(log_id: int, name: str) -> bytes:
+    return _ID.pack(CREATE_LOG, log_id) + _text(name)
+
+
+def encode_drop_log(log_id: int) -> bytes:
+    return _ID.pack(DROP_LOG, log_id)
+
+
+def encode_truncate(log_id: int, before: int) -> bytes:
+    return _ID_OFFSET.pack(TRUNCATE, log_id, before)
+
+
+def encode_put(table: str, key: bytes, value: bytes | None) -> bytes:
+    if value is None:
+        return bytes([DELETE]) + _text(table) + _bytes(key)
+    return bytes([PUT]) + _text(table) + _bytes(key) + _bytes(value)
+
+
+def encode_step(step: Transition, log_id: int, group_id: int) -> bytes:
+    """A group's transition."""
+    kind = step.kind
+    if kind == CREATED:
+        head = _GROUP.pack(kind, log_id, group_id, step.mode, step.start)
+        return head + _text(step.group) + _text(step.filter)
+    if kind == DELETED:
+        return _ID.pack(kind, group_id)
+    if kind in (CURSOR, COMMITTED):
+        return _ID_OFFSET.pack(kind, group_id, step.start)
+    if kind == CLAIMED:
+        return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us) + _text(step.consumer)
+    if kind == REQUEUED:
+        return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us)
+    return _RANGE.pack(kind, group_id, step.start, step.stop)
+
+
+def decode_operations(data: bytes) -> list[Operation]:
+    """All operations of a record. Raises ValueError when they make no sense, which a valid checksum rules out."""
+    found: list[Operation] = []
+    reader = _Reader(data)
+    while reader.at < len(data):
+        found.append(_decode_operation(reader))
+    return found
+
+
+def _decode_operation(reader: "_Reader") -> Operation:
+    kind = reader.data[reader.at]
+    operation = Operation(kind)
+    if kind == CREATE_LOG:
+        _, operation.log_id = reader.unpack(_ID)
+        operation.name = reader.text()
+    elif kind == DROP_LOG:
+        _, operation.log_id = reader.unpack(_ID)
+    elif kind == TRUNCATE:
+        _, operation.log_id, operation.offset = reader.unpack(_ID_OFFSET)
+    elif kind in (PUT, DELETE):
+        reader.at += 1
+        operation.table = reader.text()
+        operation.key = reader.blob()
+        operation.value = reader.blob() if kind == PUT else None
+    else:
+        operation.step = _decode_step(reader, operation, kind)
+    return operation
+
+
+def _decode_step(reader: "_Reader", operation: Operation, kind: int) -> Transition:
+    """The log and group names of the step are filled in by whoever knows the ids."""
+    step = Transition(kind, "", "")
+    if kind == CREATED:
+        _, operation.log_id, operation.group_id, step.mode, step.start = reader.unpack(_GROUP)
+        step.group = reader.text()
+        step.filter = reader.text()
+    elif kind == DELETED:
+        _, operation.group_id = reader.unpack(_ID)
+    elif kind in (CURSOR, COMMITTED):
+        _, operation.group_id, step.start = reader.unpack(_ID_OFFSET)
+    elif kind == CLAIMED:
+        _, operation.group_id, step.start, step.stop, step.due_us = reader.unpack(_RANGE_DUE)
+        step.consumer = reader.text()
+    elif kind == REQUEUED:
+        _, operation.group_id, step.start, step.stop, step.due_us = reader.unpack(_RANGE_DUE)
+    elif kind in (ACKED, DEAD):
+        _, operation.group_id, step.start, step.stop = reader.unpack(_RANGE)
+    else:
+        raise ValueError(f"operation kind {kind} is not known to this release")
+    return step
+
+
+@final
+class _Reader:
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
+        try:
+            fields: tuple[int, ...] = form.unpack_from(self.data, self.at)
+        except struct.error as error:
+            raise ValueError(f"operations end early: {error}") from error
+        self.at += form.size
+        return fields
+
+    def text(self) -> str:
+        (length,) = self.unpack(_TEXT)
+        return self._take(length).decode()
+
+    def blob(self) -> bytes:
+        (length,) = self.unpack(_BYTES)
+        return self._take(length)
+
+    def _take(self, length: int) -> bytes:
+        taken = self.data[self.at : self.at + length]
+        if len(taken) != length:
+            raise ValueError(f"operations end early: {length} bytes expected, {len(taken)} left")
+        self.at += length
+        return taken
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _TEXT.pack(len(raw)) + raw
+
+
+def _bytes(raw: bytes) -> bytes:
+    return _BYTES.pack(len(raw)) + raw

@@ -1,0 +1,145 @@
+"""Opening a directory: read the checkpoint, replay the journal behind it, cut a torn end. Runs before any thread does.
+
+What cannot be trusted is said, never guessed: damage to one log refuses that log, damage to the journal, the
+checkpoint or a table refuses the directory.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final, final
+
+from headrace.errors import Corrupt
+from headrace.storage.api import DEFINITIONS
+from headrace.storage.group_state import WORK, GroupState
+from headrace.storage.local.catalog import Batch, Catalog
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.disk import Disk
+from headrace.storage.local.group_files import decode_pending, decode_progress
+from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Position, read_files, wipe_behind
+from headrace.storage.local.log import LocalGroup, LocalLog
+from headrace.storage.local.names import encode_name
+from headrace.storage.local.segment import segment_path
+from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
+
+_log: Final = logging.getLogger("headrace.storage")
+
+
+@final
+class Recovery:
+    """One opening of one directory; afterwards `files` and `end` say where the journal goes on."""
+
+    def __init__(self, disk: Disk, root: Path, catalog: Catalog) -> None:
+        self._disk = disk
+        self._root = root
+        self._catalog = catalog
+        self._suspects: list[tuple[LocalGroup, Corrupt]] = []
+        self.files: list[JournalFile] = []
+        self.end = Position(0, 0, PAGE)
+
+    def load(self) -> JournalReader:
+        """Take in the checkpoint; the reader returned gives the records to replay. Raises Corrupt."""
+        self.files = read_files(self._disk, self._root / "journal")
+        checkpoint = self._read_checkpoint()
+        self.end = checkpoint.position
+        self._catalog.next_id = checkpoint.next_id
+        for entry in checkpoint.logs:
+            self._load_log(entry)
+        self._load_tables(checkpoint)
+        return JournalReader(self._disk, self.files, checkpoint.position)
+
+    def prepare(self, batch: Batch) -> None:
+        """Before a batch is applied: drop what was flushed of its logs after the checkpoint, the journal has it."""
+        for rows in batch.rows:
+            entry = rows.log.unloaded
+            if entry is not None and rows.base == entry.next:
+                self._discard_behind(rows.log, entry)
+
+    def finish(self, reader: JournalReader) -> None:
+        """The journal is replayed: cut what was torn, refuse what is damaged."""
+        self.end = reader.end
+        if reader.torn:
+            _log.warning(
+                "the journal ended in a commit that was never finished; it was cut back to commit %d",
+                reader.end.seq,
+            )
+            wipe_behind(self._disk, self.files, reader.end)
+        for group, error in self._suspects:
+            if self._catalog.groups_by_id.get(group.id) is group:
+                group.log.damage = error
+        for log in self._catalog.logs.values():
+            log.staged_next = log.next_offset
+            if log.damage is not None:
+                _log.error("the queue %r is refused: %s", log.name, log.damage)
+
+    def _read_checkpoint(self) -> Checkpoint:
+        path = checkpoint_path(self._root)
+        if not path.exists():
+            if any((self._root / "queues").glob("*")) and not self.files:
+                raise Corrupt(str(path), 0, "it is missing, but there are queues; restore journal/ from a copy")
+            return Checkpoint(Position(0, 0, PAGE), 1)
+        return decode_checkpoint(path.read_bytes(), path)
+
+    def _load_log(self, entry: LogEntry) -> None:
+        log = self._catalog.log(entry.name)
+        log.id = entry.id
+        log.first_offset = entry.first
+        log.next_offset = entry.next
+        log.stored_bytes = entry.stored_bytes
+        log.unloaded = entry
+        self._catalog.logs_by_id[entry.id] = log
+        if entry.groups:
+            log.groups_by_name = {}
+        for group_id, name in entry.groups:
+            group = self._load_group(log, group_id, name)
+            assert log.groups_by_name is not None
+            log.groups_by_name[name] = group
+            self._catalog.groups_by_id[group_id] = group
+
+    def _load_group(self, log: LocalLog, group_id: int, name: str) -> LocalGroup:
+        directory = log.directory / "consumers" / encode_name(name)
+        path = directory / "pel.log"
+        group = LocalGroup(group_id, log, GroupState(name, WORK, "", 0), 0, 0)
+        try:
+            group.state, group.progress_seq = _read_progress(directory / "state.json", group_id)
+            group.pending_seq = group.progress_seq
+            if path.exists():
+                group.has_pending_file = True
+                group.state.pending, group.pending_seq = decode_pending(path.read_bytes(), path, group_id)
+        except Corrupt as error:
+            # Not a problem when the journal goes on to delete this group.
+            self._suspects.append((group, error))
+        return group
+
+    def _load_tables(self, checkpoint: Checkpoint) -> None:
+        for name, (generation, length) in checkpoint.tables.items():
+            if name in DEFINITIONS:
+                path = definitions_path(self._root, name)
+                table = decode_definitions(name, _read(path), path)
+            else:
+                path = table_path(self._root, name, generation)
+                table = decode_table(name, generation, _read(path), length, path)
+            self._catalog.tables[name] = table
+
+    def _discard_behind(self, log: LocalLog, entry: LogEntry) -> None:
+        for path in log.segments_directory.glob("*.seg"):
+            if int(path.stem) > entry.segment:
+                for suffix in (".seg", ".idx", ".tix"):
+                    self._disk.unlink(path.with_suffix(suffix))
+        path = segment_path(log.segments_directory, entry.segment)
+        if entry.segment >= 0 and path.exists() and path.stat().st_size > entry.segment_length:
+            fd = self._disk.open(path)
+            try:
+                self._disk.truncate(fd, entry.segment_length)
+            finally:
+                self._disk.close(fd)
+
+
+def _read_progress(path: Path, group_id: int) -> tuple[GroupState, int]:
+    return decode_progress(_read(path), path, group_id)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise Corrupt(str(path), 0, "the file is missing") from error

@@ -1,0 +1,158 @@
+"""Keyed state: a dict per table in memory, and how it is kept on disk between checkpoints. No journal.
+
+Definitions (queues, exchanges, bindings) are `config/<table>.json`, written whole:
+
+    {"format": 1, "seq": ..., "<table>": {key: definition, ...}, "crc32": "8 hex digits"}
+
+Every other table is `state/<table>.<generation>.kv`, little-endian, which grows with each checkpoint by what changed
+and is written anew, under the next generation, when most of it is out of date:
+
+     0  4  magic "HRKV"
+     4  4  version 1
+     8     entries, each: crc32 u32 of the rest of the entry, key length u32, value length u32 (all ones: deleted),
+           key, value
+"""
+
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Final, final
+
+from headrace.errors import Corrupt
+from headrace.storage.api import DEFINITIONS
+from headrace.storage.local.json_file import decode_json, encode_json
+
+FORMAT: Final = 1
+MAGIC: Final = b"HRKV"
+VERSION: Final = 1
+HEADER: Final = MAGIC + VERSION.to_bytes(4, "little")
+_ENTRY: Final = struct.Struct("<III")
+_LENGTHS: Final = struct.Struct("<II")
+_DELETED: Final = 0xFFFFFFFF
+_WASTE_BYTES: Final = 1 << 20
+
+
+@final
+class TableWrite:
+    """What a checkpoint has to write for one table: `data` at `position` of `path`, or the whole file."""
+
+    __slots__ = ("changed", "data", "generation", "length", "name", "path", "position", "whole")
+
+    def __init__(self, name: str, path: Path, data: bytes, position: int, generation: int, whole: bool) -> None:
+        self.changed: set[bytes] = set()
+        self.name = name
+        self.path = path
+        self.data = data
+        self.position = position
+        self.generation = generation
+        self.whole = whole
+        self.length = position + len(data)
+
+
+@final
+class Table:
+    """One table: its values, and which of them the files do not have yet."""
+
+    __slots__ = ("changed", "generation", "length", "live_bytes", "name", "values")
+
+    def __init__(self, name: str, generation: int = 0, length: int = 0) -> None:
+        self.name = name
+        self.values: dict[bytes, bytes] = {}
+        self.changed: set[bytes] = set()
+        self.generation = generation
+        self.length = length
+        self.live_bytes = 0
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        old = self.values.pop(key, None) if value is None else self.values.get(key)
+        if old is not None:
+            self.live_bytes -= _ENTRY.size + len(key) + len(old)
+        if value is not None:
+            self.values[key] = value
+            self.live_bytes += _ENTRY.size + len(key) + len(value)
+        self.changed.add(key)
+
+    def write(self, root: Path, seq: int) -> TableWrite:
+        """What to write so that the files hold everything up to commit `seq`; forgets what had changed."""
+        changed, self.changed = self.changed, set()
+        write = self._write(root, seq, changed)
+        write.changed = changed
+        return write
+
+    def _write(self, root: Path, seq: int, changed: set[bytes]) -> TableWrite:
+        if self.name in DEFINITIONS:
+            return TableWrite(self.name, definitions_path(root, self.name), self._document(seq), 0, 0, True)
+        if self.generation == 0 or self.length > 2 * self.live_bytes + _WASTE_BYTES:
+            entries = [HEADER, *(_encode_entry(key, value) for key, value in self.values.items())]
+            generation = self.generation + 1
+            return TableWrite(
+                self.name, table_path(root, self.name, generation), b"".join(entries), 0, generation, True
+            )
+        data = b"".join(_encode_entry(key, self.values.get(key)) for key in changed)
+        path = table_path(root, self.name, self.generation)
+        return TableWrite(self.name, path, data, self.length, self.generation, False)
+
+    def _document(self, seq: int) -> bytes:
+        values = {key.decode(): json.loads(value) for key, value in self.values.items()}
+        return encode_json({"format": FORMAT, "seq": seq, self.name: values})
+
+
+def definitions_path(root: Path, name: str) -> Path:
+    return root / "config" / f"{name}.json"
+
+
+def table_path(root: Path, name: str, generation: int) -> Path:
+    return root / "state" / f"{name}.{generation}.kv"
+
+
+def decode_definitions(name: str, data: bytes, path: Path) -> Table:
+    """A table of definitions. Raises Corrupt."""
+    values = decode_json(data, path, FORMAT)
+    table = Table(name)
+    for key, value in values[name].items():
+        table.put(key.encode(), encode_definition(value))
+    table.changed.clear()
+    return table
+
+
+def encode_definition(value: object) -> bytes:
+    """A definition as it is kept: JSON in its shortest form."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_table(name: str, generation: int, data: bytes, length: int, path: Path) -> Table:
+    """A table from the first `length` bytes of its file. Raises Corrupt."""
+    file = str(path)
+    if len(data) < length or length < len(HEADER):
+        raise Corrupt(file, len(data), f"{length} bytes were stored, the file has {len(data)}")
+    if data[:4] != MAGIC:
+        raise Corrupt(file, 0, f"this is not a table (found {data[:4]!r})")
+    version = int.from_bytes(data[4:8], "little")
+    if version != VERSION:
+        raise Corrupt(file, 4, f"table version {version} is not known to this release; use a newer one")
+    table = Table(name, generation, length)
+    at = len(HEADER)
+    while at < length:
+        at = _decode_entry(table, data, at, length, file)
+    table.changed.clear()
+    return table
+
+
+def _encode_entry(key: bytes, value: bytes | None) -> bytes:
+    checked = _LENGTHS.pack(len(key), _DELETED if value is None else len(value)) + key + (value or b"")
+    return zlib.crc32(checked).to_bytes(4, "little") + checked
+
+
+def _decode_entry(table: Table, data: bytes, at: int, length: int, file: str) -> int:
+    if at + _ENTRY.size > length:
+        raise Corrupt(file, at, "an entry ends early")
+    fields: tuple[int, int, int] = _ENTRY.unpack_from(data, at)
+    crc, key_length, value_length = fields
+    deleted = value_length == _DELETED
+    value_at = at + _ENTRY.size + key_length
+    end = value_at + (0 if deleted else value_length)
+    if end > length or zlib.crc32(data[at + 4 : end]) != crc:
+        raise Corrupt(file, at, "an entry's checksum is wrong")
+    table.put(data[at + _ENTRY.size : value_at], None if deleted else data[value_at:end])
+    return end

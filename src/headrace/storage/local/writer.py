@@ -1,0 +1,118 @@
+"""The thread that writes the journal: takes encoded batches, writes and syncs each, reports. Knows no logs."""
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.storage.local.block import Block
+from headrace.storage.local.journal import Journal, Position
+from headrace.storage.local.record import Run
+
+_SYNC_WITHIN_US: Final = 1_000_000
+
+
+@final
+class Write:
+    """One record for the journal; afterwards `position` says where it ended, or `error` why it was not written."""
+
+    __slots__ = ("block", "durable", "error", "operations", "position", "runs", "seq", "skipped")
+
+    def __init__(self, seq: int, operations: bytes, runs: list[Run], block: Block | None, durable: bool) -> None:
+        self.seq = seq
+        self.operations = operations
+        self.runs = runs
+        self.block = block
+        self.durable = durable
+        self.position: Position | None = None
+        self.error: OSError | None = None
+        self.skipped = False
+
+
+@final
+class SyncFailure:
+    """The background sync of records written without one failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+
+Report = Write | SyncFailure
+
+
+@final
+class Writer:
+    """Writes records in the order they come. After one fails, those behind it are skipped until `resume`."""
+
+    def __init__(self, journal: Journal, clock: Clock, report: Callable[[Report], None]) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._report = report
+        self._jobs: SimpleQueue[Write | bool] = SimpleQueue()
+        self._thread = Thread(target=self._work, name="headrace-journal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, write: Write) -> None:
+        self._jobs.put(write)
+
+    def resume(self) -> None:
+        """What was queued behind a failed record has been taken back; write again."""
+        self._jobs.put(True)
+
+    def stop(self) -> None:
+        """Finish the records handed over so far, synced."""
+        self._jobs.put(False)
+        self._thread.join()
+
+    def _work(self) -> None:
+        failed = False
+        last_seq = self._journal.synced_seq
+        sync_at_us = 0
+        while True:
+            try:
+                job = self._next(sync_at_us)
+            except Empty:
+                self._sync(last_seq)
+                continue
+            if isinstance(job, bool):
+                if not job:
+                    self._sync(last_seq)
+                    return
+                failed = False
+            elif failed:
+                job.skipped = True
+                self._report(job)
+            else:
+                was_unsynced = self._journal.unsynced
+                failed = not self._write(job)
+                last_seq = job.seq
+                if self._journal.unsynced and not was_unsynced:
+                    sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
+
+    def _next(self, sync_at_us: int) -> Write | bool:
+        """The next job. Raises Empty when it is time to sync instead."""
+        if not self._journal.unsynced:
+            return self._jobs.get()
+        left_us = sync_at_us - self._clock.monotonic_us()
+        if left_us <= 0:
+            raise Empty
+        return self._jobs.get(timeout=left_us / 1_000_000)
+
+    def _write(self, job: Write) -> bool:
+        try:
+            job.position = self._journal.write(job.seq, job.operations, job.runs, job.block, job.durable)
+        except OSError as error:
+            job.error = error
+        self._report(job)
+        return job.error is None
+
+    def _sync(self, seq: int) -> None:
+        try:
+            self._journal.sync(seq)
+        except OSError as error:
+            self._report(SyncFailure(error))
