@@ -22,6 +22,10 @@ class Disk:
         """Open for reading and writing; with `create`, a file that is not there is made (not yet durably)."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
 
+    def open_to_read(self, path: Path) -> int:
+        """Open for reading only, which works on a file or a disk that must not be written to."""
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
     def close(self, fd: int) -> None:
         os.close(fd)
 
@@ -114,6 +118,55 @@ class Disk:
                 written -= len(pending.pop(0))
             if pending and written:
                 pending[0] = pending[0][written:]
+
+
+class ReadOnlyDisk(Disk):
+    """Another disk, of which everything can be read and nothing changed: whatever tries to gets an OSError."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, path: Path, create: bool = False) -> int:
+        if create:
+            raise _read_only(path)
+        return self._disk.open_to_read(path)
+
+    def open_to_read(self, path: Path) -> int:
+        return self._disk.open_to_read(path)
+
+    def close(self, fd: int) -> None:
+        self._disk.close(fd)
+
+    def size(self, fd: int) -> int:
+        return self._disk.size(fd)
+
+    def read(self, fd: int, position: int, length: int) -> bytes:
+        return self._disk.read(fd, position, length)
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        raise _read_only(None)
+
+    def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        raise _read_only(None)
+
+    def truncate(self, fd: int, length: int) -> None:
+        raise _read_only(None)
+
+    def make_directory(self, path: Path) -> list[Path]:
+        raise _read_only(path)
+
+    def replace(self, source: Path, target: Path) -> None:
+        raise _read_only(target)
+
+    def unlink(self, path: Path) -> None:
+        raise _read_only(path)
+
+    def remove_directory(self, path: Path) -> None:
+        raise _read_only(path)
+
+
+def _read_only(path: Path | None) -> OSError:
+    return OSError(errno.EROFS, "this directory is only being read", None if path is None else str(path))
 
 
 def is_full(error: OSError) -> bool:

@@ -251,17 +251,19 @@ def encode_header(index: int, first_seq: int) -> bytes:
 
 
 def read_files(disk: Disk, directory: Path) -> list[JournalFile]:
-    """All journal files of a directory; one whose header is not valid has index 0."""
-    files: list[JournalFile] = []
-    for path in sorted(directory.glob("*.jnl")):
-        fd = disk.open(path)
-        try:
-            size = disk.size(fd)
-            header = disk.read(fd, 0, _HEADER.size)
-        finally:
-            disk.close(fd)
-        files.append(JournalFile(path, size, *_decode_header(header, path)))
-    return files
+    """All journal files of a directory. Raises Corrupt when the version of one is not known."""
+    return [read_file(disk, path) for path in sorted(directory.glob("*.jnl"))]
+
+
+def read_file(disk: Disk, path: Path) -> JournalFile:
+    """One journal file; when its header is not valid it has index 0. Raises Corrupt when its version is not known."""
+    fd = disk.open(path)
+    try:
+        size = disk.size(fd)
+        header = disk.read(fd, 0, _HEADER.size)
+    finally:
+        disk.close(fd)
+    return JournalFile(path, size, *_decode_header(header, path))
 
 
 def _decode_header(header: bytes, path: Path) -> tuple[int, int]:
@@ -277,12 +279,17 @@ def _decode_header(header: bytes, path: Path) -> tuple[int, int]:
 
 @final
 class JournalReader:
-    """Reads the journal from a position on; after the last record, `end` and `torn` say where and how it ended."""
+    """Reads the journal from a position on and changes nothing.
+
+    After the last record, `end` and `torn` say where and how it ended, and `headless` which files it went on in
+    although their headers are damaged: those have to be mended before the journal is written to.
+    """
 
     def __init__(self, disk: Disk, files: list[JournalFile], start: Position) -> None:
         self._disk = disk
         self._files = files
         self.end = start
+        self.headless: list[JournalFile] = []
         self.torn = False
         """Whether something that was never finished stands behind the last whole record."""
 
@@ -320,7 +327,7 @@ class JournalReader:
                 if record is not None and record.seq == self.end.seq + 1:
                     file.index = index
                     file.first_seq = record.seq
-                    self._mend_header(file)
+                    self.headless.append(file)
                     return data
         return None
 
@@ -352,13 +359,6 @@ class JournalReader:
                 return str(file.path), self.end.at
         return str(self._files[0].path.parent), 0
 
-    def _mend_header(self, file: JournalFile) -> None:
-        fd = self._disk.open(file.path)
-        try:
-            self._disk.write_synced(fd, [encode_header(file.index, file.first_seq)], 0)
-        finally:
-            self._disk.close(fd)
-
     def _read(self, file: JournalFile) -> bytes:
         fd = self._disk.open(file.path)
         try:
@@ -376,6 +376,16 @@ def _scan(data: bytes, start: int, least_seq: int) -> Iterator[Record]:
             if record is not None:
                 yield record
         at = data.find(RECORD_MAGIC, at + 4)
+
+
+def mend_headers(disk: Disk, files: list[JournalFile]) -> None:
+    """Write the headers of these files anew, durably."""
+    for file in files:
+        fd = disk.open(file.path)
+        try:
+            disk.write_synced(fd, [encode_header(file.index, file.first_seq)], 0)
+        finally:
+            disk.close(fd)
 
 
 def wipe_behind(disk: Disk, files: list[JournalFile], end: Position) -> None:

@@ -15,7 +15,15 @@ from headrace.storage.local.catalog import Batch, Catalog
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress
-from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Position, read_files, wipe_behind
+from headrace.storage.local.journal import (
+    PAGE,
+    JournalFile,
+    JournalReader,
+    Position,
+    mend_headers,
+    read_files,
+    wipe_behind,
+)
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.segment import segment_path
@@ -57,6 +65,7 @@ class Recovery:
     def finish(self, reader: JournalReader) -> None:
         """The journal is replayed: cut what was torn, refuse what is damaged."""
         self.end = reader.end
+        mend_headers(self._disk, reader.headless)
         if reader.torn:
             _log.warning(
                 "the journal ended in a commit that was never finished; it was cut back to commit %d",

@@ -145,9 +145,22 @@ def scan_segment(disk: Disk, path: Path, base: int, log_id: int) -> Segment:
 
 def write_indexes(disk: Disk, segment: Segment) -> None:
     """Put both indexes beside a segment. Not synced: they are made again when they do not fit."""
+    for path, data in encode_indexes(segment):
+        fd = disk.open(path, create=True)
+        try:
+            disk.write(fd, [data], 0)
+            disk.truncate(fd, len(data))
+        finally:
+            disk.close(fd)
+
+
+def encode_indexes(segment: Segment) -> list[tuple[Path, bytes]]:
+    """Both indexes of a segment, and where they belong."""
     offsets, positions, times = segment.bases.tobytes(), segment.positions.tobytes(), segment.times.tobytes()
-    _write_index(disk, segment, ".idx", INDEX_MAGIC, offsets + positions)
-    _write_index(disk, segment, ".tix", TIME_MAGIC, times + offsets)
+    return [
+        (segment.path.with_suffix(".idx"), _encode_index(segment, INDEX_MAGIC, offsets + positions)),
+        (segment.path.with_suffix(".tix"), _encode_index(segment, TIME_MAGIC, times + offsets)),
+    ]
 
 
 def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segment, str]:
@@ -179,15 +192,9 @@ def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segmen
     return segment, ""
 
 
-def _write_index(disk: Disk, segment: Segment, suffix: str, magic: bytes, entries: bytes) -> None:
+def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
     checked = _CHECKED.pack(VERSION, len(segment.bases), segment.length, 0) + entries
-    fd = disk.open(segment.path.with_suffix(suffix), create=True)
-    try:
-        data = magic + zlib.crc32(checked).to_bytes(4, "little") + checked
-        disk.write(fd, [data], 0)
-        disk.truncate(fd, len(data))
-    finally:
-        disk.close(fd)
+    return magic + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
 def _read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
