@@ -21,6 +21,7 @@ pel.log, little-endian:
 
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -113,3 +114,10 @@ def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pe
         for offset, due_us, attempts, consumer in _ENTRY.iter_unpack(entries)
     }
     return pending, seq
+
+
+def entry_positions(data: bytes) -> Iterator[tuple[int, int]]:
+    """The offset of each entry of a pel.log that decodes, and where in the file the entry stands."""
+    count = int(_HEADER.unpack_from(data)[3])
+    for at in range(_HEADER.size, _HEADER.size + count * _ENTRY.size, _ENTRY.size):
+        yield int(_ENTRY.unpack_from(data, at)[0]), at

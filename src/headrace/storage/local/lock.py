@@ -72,7 +72,7 @@ def _describe(holder: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         return "another process"
     if host == os.uname().nodename and not _is_alive(pid):
-        return "another process that reads it, such as `headrace doctor`"
+        return f"a process that reads it, such as `headrace doctor` (the last broker here was process {pid})"
     return f"process {pid} on {host}"
 
 

@@ -93,6 +93,11 @@ def encode_segment_header(log_id: int, base: int) -> bytes:
     return MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
+def segment_log_id(header: bytes) -> int:
+    """Which log a segment says it is part of, unchecked."""
+    return int.from_bytes(header[12:16], "little")
+
+
 def check_segment_header(header: bytes, path: Path, log_id: int) -> None:
     """Raises Corrupt unless this is the header of that log's segment with that name."""
     file = str(path)

@@ -1,0 +1,10 @@
+"""The verification of a data directory while no broker has it open, and the few repairs that lose nothing. No printing.
+
+`examine` reads everything and changes nothing, `plan` says what `repair` would do, `repair` does exactly that.
+"""
+
+from headrace.storage.local.doctor.examination import examine
+from headrace.storage.local.doctor.findings import GroupRow, JournalRow, Problem, Progress, QueueRow, Report
+from headrace.storage.local.doctor.repairs import plan, repair
+
+__all__ = ["GroupRow", "JournalRow", "Problem", "Progress", "QueueRow", "Report", "examine", "plan", "repair"]
