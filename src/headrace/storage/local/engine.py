@@ -179,6 +179,7 @@ class LocalEngine(Engine):
             self._catalog.apply(batch, record.seq)
             self._position = reader.end
             if self._catalog.tail_bytes > settings.tail_bytes:
+                self._do_chores()  # a dropped log's directory goes before one of the same name is written
                 self._flush(checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)

@@ -62,3 +62,24 @@ def test_a_damaged_header_of_the_first_journal_file_does_not_let_its_records_be_
     left_again = _crash(engine, left, "left-again")
 
     assert _payloads(left_again) == [b"one", b"two", b"three"]
+
+
+def test_a_queue_dropped_and_made_again_survives_a_replay_that_flushes(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    engine = LocalEngine(root, settings=_SMALL)
+    _commit(engine, b"old")
+    engine.close()
+    engine = LocalEngine(root, settings=_SMALL)
+    drop = Commit()
+    drop.drop("orders")
+    engine.commit(drop, lambda error: None)
+    for _ in range(3):
+        _commit(engine, b"new" * 100)
+    left = _crash(engine, root, "left")
+
+    engine = LocalEngine(left, settings=LocalSettings(journal_file_bytes=1 << 20, tail_bytes=200))
+
+    try:
+        assert [message.payload for message in engine.log("orders").read(0, 100)] == [b"new" * 100] * 3
+    finally:
+        engine.close()
