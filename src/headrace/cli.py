@@ -122,20 +122,21 @@ def doctor(
     console = Console()
     try:
         report = _examine(directory, as_json)
+        if not as_json:
+            _print_report(report, console)
         done: list[str] = []
         if repair and _confirm(report, console, yes, as_json):
             done = storage_doctor.repair(directory, report)
             report = _examine(directory, as_json)
             if not as_json:
-                console.print(f"repaired; {directory} examined again:")
+                console.print("done; examined again:")
+                _print_report(report, console)
     except HeadraceError as error:
         _fail(str(error), EXIT_USAGE)
     except OSError as error:
         _fail(f"{error.filename or directory} cannot be used: {error.strerror or error}", EXIT_USAGE)
     if as_json:
         typer.echo(json.dumps({**report.as_dict(), "repaired": done}, ensure_ascii=False, indent=1))
-    else:
-        _print_report(report, console)
     raise typer.Exit(0 if report.is_clean else EXIT_PROBLEMS)
 
 
@@ -158,7 +159,7 @@ def _examine(directory: Path, quiet: bool) -> Report:
 
 
 def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
-    """Show the report and what a repair would do; whether to do it."""
+    """Say what a repair would do; whether to do it."""
     plan = storage_doctor.plan(report)
     if quiet:
         return bool(plan)
@@ -166,7 +167,6 @@ def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
         if not report.is_clean:
             console.print("nothing of what was found can be repaired without losing messages")
         return False
-    _print_report(report, console)
     console.print("a repair will:")
     for line in plan:
         console.print(f"  - {line}", markup=False, highlight=False, soft_wrap=True)
