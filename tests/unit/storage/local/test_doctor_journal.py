@@ -1,5 +1,6 @@
 """A torn journal is told from a damaged one: the first is cut, the second never."""
 
+import os
 import zlib
 from pathlib import Path
 
@@ -101,4 +102,17 @@ def test_with_a_damaged_checkpoint_the_segments_are_verified_all_the_same(data: 
     assert report.problems[0].file == str(checkpoint)
     assert where(only(row_of(report, "orders").problems)) == (str(segments(data)[1]), 32)
     assert row_of(report, "other").next_offset == 80
+    assert plan(report) == []
+
+
+@pytest.mark.parametrize("cut", ["inside the last commit", "in front of the checkpoint"])
+def test_a_journal_file_that_was_cut_is_no_torn_tail(crashed: Path, cut: str) -> None:
+    path, last, checkpoint = journal_in_use(crashed)
+    length = last + 50 if cut.startswith("inside") else checkpoint // 4096 * 4096
+    os.truncate(path, length)
+
+    report = examine(crashed)
+
+    problem = only(report.problems)
+    assert (where(problem), problem.repairable) == ((str(path), length), False)
     assert plan(report) == []

@@ -136,7 +136,7 @@ class Projection:
         try:
             for record in reader.records():
                 self._take(record, reader.end)
-            self.is_sound = True
+            self.is_sound = not self._report_cuts(start)
         except Corrupt as error:
             self.problems.append(problem_of(error, _RESTORE_JOURNAL))
         except OSError as error:
@@ -148,6 +148,17 @@ class Projection:
         self.journal.end_seq = reader.end.seq
         self.journal.torn = reader.torn
         self._report_headers(damaged, reader.headless)
+
+    def _report_cuts(self, start: Position) -> bool:
+        """Whether a file in use lost its end. Made in full before their first use, they are never cut by a crash."""
+        found = False
+        for file in self.files:
+            if file.index > 0 and (file.size % PAGE or (file.index == start.index and file.size < start.at)):
+                found = True
+                what = "the file was cut here; commits that were stored in it are gone"
+                remedy = "restore it from a copy before the broker starts, which would go on without them"
+                self.problems.append(Problem(str(file.path), file.size, what, remedy))
+        return found
 
     def _report_headers(self, damaged: list[JournalFile], needed: list[JournalFile]) -> None:
         for file in damaged:
