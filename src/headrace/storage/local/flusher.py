@@ -225,8 +225,7 @@ class Flusher:
     def checkpoint(self, write: CheckpointWrite) -> None:
         """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
         disk = self.disk
-        for path in sorted(self._unsynced):
-            self._sync(path)
+        disk.sync_files(sorted(self._unsynced))
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
             disk.write_file(path, data)
@@ -274,13 +273,6 @@ class Flusher:
         fd = self.disk.open(table.path)
         try:
             self.disk.write(fd, [table.data], table.position)
-            self.disk.sync(fd)
-        finally:
-            self.disk.close(fd)
-
-    def _sync(self, path: Path) -> None:
-        fd = self.disk.open(path)
-        try:
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)
