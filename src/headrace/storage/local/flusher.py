@@ -140,6 +140,8 @@ class RemoveTree(Job):
         if self._path.is_dir():
             flusher.disk.replace(self._path, self._trash)
             flusher.forget_below(self._path)
+            flusher.remember_directory(self._path.parent)
+            flusher.remember_directory(self._trash.parent)
             remove_tree(flusher.disk, self._trash)
 
 
@@ -243,6 +245,10 @@ class Flusher:
     def forget(self, path: Path) -> None:
         """A segment is going away: there is nothing left to sync."""
         self._unsynced.discard(path)
+
+    def remember_directory(self, directory: Path) -> None:
+        """The entries of this directory changed: they have to be synced before the next checkpoint says so."""
+        self._unsynced_directories.add(directory)
 
     def forget_below(self, directory: Path) -> None:
         self._unsynced = {path for path in self._unsynced if directory not in path.parents}
