@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
-from headrace.storage.api import QUEUES, RETAINED, Commit, Engine
+from headrace.storage.api import QUEUES, RETAINED, Commit
 from headrace.storage.group_state import STREAM, WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
+from tests.contents import contents
 from tests.disks import LosingDisk
 
 SMALL = LocalSettings(
@@ -32,24 +33,6 @@ SOURCES = (Source("orders/eu"), Source("orders/us", "amq.topic", "client-1", "am
 logs = st.sampled_from(LOGS)
 groups = st.sampled_from(GROUPS)
 offsets = st.integers(0, 400)
-
-
-def contents(engine: Engine) -> dict[str, Any]:
-    """Everything an engine holds, as plain values."""
-    found: dict[str, Any] = {}
-    for name in sorted(engine.logs()):
-        log = engine.log(name)
-        rows = [
-            (m.source.topic, m.source.exchange, m.payload, m.timestamp_us, m.properties, m.priority, m.expires_us)
-            for m in log.read(log.first_offset, 1 << 30)
-        ]
-        states = {
-            group: (state.mode, state.filter, state.cursor, state.committed, list(state.settled), dict(state.pending))
-            for group, state in log.groups.items()
-        }
-        found[name] = (log.first_offset, log.next_offset, rows, states)
-    found["tables"] = {table: sorted(engine.items(table)) for table in (QUEUES, RETAINED)}
-    return found
 
 
 class Engines(RuleBasedStateMachine):
@@ -269,7 +252,7 @@ class Engines(RuleBasedStateMachine):
         self.model.commit(copy, lambda error: None)
         self.model.sync()
         for name in self.local.logs():
-            self.model._logs[name]._groups = {  # type: ignore[attr-defined]
+            self.model._logs[name]._groups = {
                 group: _copied(state) for group, state in self.local.log(name).groups.items()
             }
         assert contents(self.model) == found

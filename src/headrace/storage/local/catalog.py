@@ -386,6 +386,7 @@ class Catalog:
 
     def _apply_drop(self, change: Change, log: LocalLog) -> None:
         log.dropped = True
+        self.cache.forget_log(log.segments_directory)
         self.logs_by_id.pop(log.id, None)
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)

@@ -109,6 +109,13 @@ class BlockCache:
             self._bytes -= oldest.length
         return block
 
+    def forget_log(self, segments: Path) -> None:
+        """Let go of everything about a log that is dropped: another one may come to stand in its place."""
+        paths = {*self._segments, *self._files, *(path for path, _ in self._blocks)}
+        for path in paths:
+            if path.parent == segments:
+                self.forget(path)
+
     def forget(self, path: Path) -> None:
         """Let go of everything about a segment that is going away."""
         self._segments.pop(path, None)
@@ -226,7 +233,7 @@ class LocalLog(Log):
         self._check(offset)
         found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)
-        while offset < stop and max_bytes > 0:
+        while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
             for message in rows:
                 max_bytes -= len(message.payload) + len(message.properties)
