@@ -9,6 +9,22 @@ class Refused(HeadraceError):
     """This request is not allowed or makes no sense; tell the client and keep the connection."""
 
 
+class NotFound(Refused):
+    """What the request names does not exist."""
+
+
+class PreconditionFailed(Refused):
+    """It exists, but not as the request says, or not in the state the request asks for."""
+
+
+class AccessRefused(Refused):
+    """The server keeps this name or this operation to itself, or the user lacks the right."""
+
+
+class ResourceLocked(Refused):
+    """Another connection has it for itself alone."""
+
+
 class Unavailable(HeadraceError):
     """It cannot be done now and may work later: a full disk, a locked directory, a closed engine."""
 
