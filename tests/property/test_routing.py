@@ -57,9 +57,7 @@ def naive_key_match(pattern: str, key: str) -> bool:
 
 
 @given(st.lists(PATTERNS), st.lists(PATTERNS), TOPICS)
-def test_the_topic_tree_is_a_list_of_patterns_only_faster(
-    added: list[str], removed: list[str], topic: str
-) -> None:
+def test_the_topic_tree_is_a_list_of_patterns_only_faster(added: list[str], removed: list[str], topic: str) -> None:
     tree: TopicTree[str] = TopicTree()
     for pattern in added:
         tree.add(pattern, pattern)
@@ -103,9 +101,7 @@ def test_a_message_id_comes_back_whatever_the_queue_is_called(queue: str, offset
 
 
 @given(st.lists(KEY_PATTERNS), st.lists(KEY_PATTERNS), KEYS)
-def test_the_word_tree_is_a_list_of_patterns_only_faster(
-    added: list[str], removed: list[str], key: str
-) -> None:
+def test_the_word_tree_is_a_list_of_patterns_only_faster(added: list[str], removed: list[str], key: str) -> None:
     tree: WordTree[str] = WordTree()
     for pattern in added:
         tree.add(pattern, pattern)

@@ -70,9 +70,7 @@ def test_a_bad_address_is_refused_with_the_reason(topic: str, message: str) -> N
         parse_address(topic)
 
 
-@pytest.mark.parametrize(
-    ("topic", "expected"), [("$queue/orders", True), ("$queue", False), ("sensors/temp", False)]
-)
+@pytest.mark.parametrize(("topic", "expected"), [("$queue/orders", True), ("$queue", False), ("sensors/temp", False)])
 def test_the_prefix_alone_tells_queue_topics_from_plain_ones(topic: str, expected: bool) -> None:
     assert is_address(topic) is expected
 

@@ -7,9 +7,7 @@ from headrace.core.exchanges import Exchanges
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
 
 
-def with_exchange(
-    kind: str, durable: bool = False, auto_delete: bool = False, internal: bool = False
-) -> Exchanges:
+def with_exchange(kind: str, durable: bool = False, auto_delete: bool = False, internal: bool = False) -> Exchanges:
     exchanges = Exchanges()
     exchanges.declare(Exchange("x", kind, durable, auto_delete, internal))
     return exchanges

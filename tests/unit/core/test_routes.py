@@ -137,9 +137,7 @@ def test_dead_letters_of_every_key_reach_a_queue_bound_with_a_hash() -> None:
 
 @pytest.mark.timeout(20)
 def test_many_hashes_do_not_multiply_the_work() -> None:
-    exchanges = topic_exchange(
-        q=".".join(["#.a"] * 60), r=".".join(["#"] * 120), s=".".join(["*.#"] * 60) + ".b"
-    )
+    exchanges = topic_exchange(q=".".join(["#.a"] * 60), r=".".join(["#"] * 120), s=".".join(["*.#"] * 60) + ".b")
 
     assert exchanges.route("x", ".".join(["a"] * 128)) == ("q", "r")
 
