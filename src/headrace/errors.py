@@ -9,6 +9,42 @@ class Refused(HeadraceError):
     """This request is not allowed or makes no sense; tell the client and keep the connection."""
 
 
+class NotFound(Refused):
+    """What the request names does not exist."""
+
+
+class PreconditionFailed(Refused):
+    """It exists, but not as the request says, or not in the state the request asks for."""
+
+
+class AccessRefused(Refused):
+    """The server keeps this name or this operation to itself, or the user lacks the right."""
+
+
+class ResourceLocked(Refused):
+    """Another connection has it for itself alone."""
+
+
+class BadExpression(Refused):
+    """A filter expression cannot be read; `column` (from 1, the end of the text included) says where."""
+
+    def __init__(self, text: str, column: int, reason: str) -> None:
+        super().__init__(f"{reason} (column {column})\n{_pointed_at(text, column)}")
+        self.text = text
+        self.column = column
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["BadExpression"], tuple[str, int, str]]:
+        return BadExpression, (self.text, self.column, self.reason)
+
+
+def _pointed_at(text: str, column: int) -> str:
+    """The part of the text around the column, on one line, and a caret under it."""
+    start = max(0, column - 1 - 50)
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[start : start + 76])
+    return f"  {shown}\n  {' ' * (column - 1 - start)}^"
+
+
 class Unavailable(HeadraceError):
     """It cannot be done now and may work later: a full disk, a locked directory, a closed engine."""
 

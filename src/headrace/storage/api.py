@@ -211,25 +211,23 @@ class Engine(ABC):
 
 
 def check_commit(commit: Commit) -> None:
-    """Refuse what no engine can store: names of the wrong length, ranges that run backwards, a commit too large."""
+    """Refuse what no engine can store: ranges that run backwards, a commit too large."""
     if commit.size_bytes > MAX_COMMIT_BYTES:
         raise Refused(
             f"a commit of {commit.size_bytes} bytes is too large ({MAX_COMMIT_BYTES} at most); publish smaller batches"
         )
-    for append in commit.appends:
-        check_name("log", append.log)
     for step in commit.steps:
-        check_name("log", step.log)
-        check_name("group", step.group)
         if step.start < 0 or (step.stop < step.start and step.kind in (CLAIMED, ACKED, DEAD, REQUEUED)):
             raise Refused(f"group {step.group!r}: {step.start}..{step.stop} is not a range of offsets")
 
 
 def check_step(step: Transition, exists: bool) -> None:
-    """Raises Refused when a group is created twice or used without being created."""
+    """Raises Refused when a group is created twice, under a name too long, or used without being created."""
     if step.kind == CREATED and exists:
         raise Refused(f"group {step.group!r} of {step.log!r} exists already")
-    if step.kind != CREATED and not exists:
+    if step.kind == CREATED:
+        check_name("group", step.group)
+    elif not exists:
         raise Refused(f"group {step.group!r} of {step.log!r} does not exist; create it first")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import Refused, Unavailable
 from headrace.model import Message
-from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit, check_step
+from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class MemoryEngine(Engine):
         if self._closed:
             raise Unavailable("the memory engine is closed; open a new one")
         check_commit(commit)
+        for append in commit.appends:
+            check_name("log", append.log)
         self._check_groups(commit)
         self._apply(commit)
         self.staged_bytes += commit.size_bytes
@@ -149,6 +151,7 @@ class MemoryEngine(Engine):
         """Raises Refused, before anything is changed, when a step is about a group that is not there."""
         staged: dict[tuple[str, str], bool] = {}
         for step in commit.steps:
+            check_name("log", step.log)
             key = (step.log, step.group)
             exists = staged.get(key, step.group in self._log(step.log).groups)
             check_step(step, exists)

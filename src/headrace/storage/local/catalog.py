@@ -10,7 +10,7 @@ from typing import Final, final
 
 from headrace.errors import Refused
 from headrace.model import Message
-from headrace.storage.api import Append, Commit, Done, check_step
+from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
@@ -136,10 +136,13 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        self._check(commit)
+        logs = [self._undamaged(append.log) for append in commit.appends]
+        if commit.steps:
+            self._check_steps(commit)
         staged = Staged(commit, done, durable)
-        for append in commit.appends:
-            log = self._usable(append.log, staged)
+        for log, append in zip(logs, commit.appends, strict=True):
+            if log.id == 0:
+                self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += len(append.messages)
             staged.appends.append((log, append))
@@ -250,23 +253,17 @@ class Catalog:
         if paths:
             self.chores.append(RemoveSegments(paths))
 
-    def _check(self, commit: Commit) -> None:
-        """Raises, before anything is staged, when the commit cannot be."""
+    def _check_steps(self, commit: Commit) -> None:
+        """Raises, before anything is staged, when a group is not there or its log is damaged."""
         staged: dict[tuple[str, str], bool] = {}
         for step in commit.steps:
-            log = self._staging(step.log)
-            if log.damage is not None:
-                raise log.damage
+            log = self._undamaged(step.log)
             key = (step.log, step.group)
             exists = staged.get(key)
             if exists is None:
                 exists = self._staged_group(log, step.group) is not None
             check_step(step, exists)
             staged[key] = step.kind != DELETED
-        for append in commit.appends:
-            damage = self._staging(append.log).damage
-            if damage is not None:
-                raise damage
 
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next commit finds it."""
@@ -276,14 +273,19 @@ class Catalog:
                 return drop.replacement
         return self.log(name)
 
-    def _usable(self, name: str, staged: Staged) -> LocalLog:
-        """The same, created if this is its first use."""
+    def _undamaged(self, name: str) -> LocalLog:
+        """The same. Raises Corrupt when it is damaged, and Refused when there can be no log of that name."""
         log = self._staging(name)
+        if log.damage is not None:
+            raise log.damage
         if log.id == 0:
-            log.id = self._new_id()
-            staged.changes.append(Change(CREATE_LOG, log))
-            staged.operations.append(encode_create_log(log.id, name))
+            check_name("log", name)
         return log
+
+    def _create(self, log: LocalLog, staged: Staged) -> None:
+        log.id = self._new_id()
+        staged.changes.append(Change(CREATE_LOG, log))
+        staged.operations.append(encode_create_log(log.id, log.name))
 
     def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
         change = self._staged_groups.get((log, name)) if self._staged_groups else None
@@ -292,7 +294,9 @@ class Catalog:
         return log.groups_by_name.get(name) if log.groups_by_name is not None else None
 
     def _stage_step(self, step: Transition, staged: Staged) -> None:
-        log = self._usable(step.log, staged)
+        log = self._staging(step.log)
+        if log.id == 0:
+            self._create(log, staged)
         change = Change(_STEP, log)
         change.step = step
         if step.kind == CREATED:
@@ -382,6 +386,7 @@ class Catalog:
 
     def _apply_drop(self, change: Change, log: LocalLog) -> None:
         log.dropped = True
+        self.cache.forget_log(log.segments_directory)
         self.logs_by_id.pop(log.id, None)
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)

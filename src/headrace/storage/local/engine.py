@@ -177,9 +177,9 @@ class LocalEngine(Engine):
             batch = self._catalog.replay(record)
             recovery.prepare(batch)
             self._catalog.apply(batch, record.seq)
+            self._do_chores()
             self._position = reader.end
             if self._catalog.tail_bytes > settings.tail_bytes:
-                self._do_chores()  # a dropped log's directory goes before one of the same name is written
                 self._flush(checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)
@@ -206,7 +206,6 @@ class LocalEngine(Engine):
         self._flusher.report = self._report
         self._writer.start()
         self._flusher.start()
-        self._do_chores()
 
     def _report(self, result: Write | SyncFailure | Job) -> None:
         """Called by the threads."""

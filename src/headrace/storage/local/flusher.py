@@ -140,6 +140,8 @@ class RemoveTree(Job):
         if self._path.is_dir():
             flusher.disk.replace(self._path, self._trash)
             flusher.forget_below(self._path)
+            flusher.remember_directory(self._path.parent)
+            flusher.remember_directory(self._trash.parent)
             remove_tree(flusher.disk, self._trash)
 
 
@@ -225,8 +227,7 @@ class Flusher:
     def checkpoint(self, write: CheckpointWrite) -> None:
         """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
         disk = self.disk
-        for path in sorted(self._unsynced):
-            self._sync(path)
+        disk.sync_files(sorted(self._unsynced))
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
             disk.write_file(path, data)
@@ -244,6 +245,10 @@ class Flusher:
     def forget(self, path: Path) -> None:
         """A segment is going away: there is nothing left to sync."""
         self._unsynced.discard(path)
+
+    def remember_directory(self, directory: Path) -> None:
+        """The entries of this directory changed: they have to be synced before the next checkpoint says so."""
+        self._unsynced_directories.add(directory)
 
     def forget_below(self, directory: Path) -> None:
         self._unsynced = {path for path in self._unsynced if directory not in path.parents}
@@ -274,13 +279,6 @@ class Flusher:
         fd = self.disk.open(table.path)
         try:
             self.disk.write(fd, [table.data], table.position)
-            self.disk.sync(fd)
-        finally:
-            self.disk.close(fd)
-
-    def _sync(self, path: Path) -> None:
-        fd = self.disk.open(path)
-        try:
             self.disk.sync(fd)
         finally:
             self.disk.close(fd)

@@ -299,18 +299,22 @@ class JournalReader:
         Raises Corrupt when a record is damaged or missing that is known to have been synced: that is never the
         trace of a crash.
         """
-        # The start may lie in no file at all: before the first one, or behind the last record of one that is damaged.
-        data: bytes | None = self._open(self.end.index, self.end.at) or b""
-        while data is not None:
+        data = self._open(self.end.index, self.end.at)
+        while data is not None or (data := self._open_next()) is not None:
             at = self.end.at
             while (record := decode_record(data, at)) is not None and record.seq == self.end.seq + 1:
                 at += record.length
                 self.end = Position(record.seq, self.end.index, at)
                 yield record
-            data = self._open(self.end.index + 1, PAGE)
-            if data is not None:
-                self.end = Position(self.end.seq, self.end.index + 1, PAGE)
+            data = None
         self._check_end()
+
+    def _open_next(self) -> bytes | None:
+        """Turn to the file behind the present one, if the journal goes on there."""
+        data = self._open(self.end.index + 1, PAGE)
+        if data is not None:
+            self.end = Position(self.end.seq, self.end.index + 1, PAGE)
+        return data
 
     def _open(self, index: int, at: int) -> bytes | None:
         """The bytes of the file that goes on at this place, or None when there is none."""

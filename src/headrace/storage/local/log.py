@@ -37,24 +37,21 @@ class Piece:
 
     __slots__ = ("base", "block", "messages", "next", "size", "start")
 
-    def __init__(self, base: int, messages: list[Message], block: Block | None, start: int, count: int) -> None:
+    def __init__(
+        self, base: int, count: int, size: int, messages: list[Message], block: Block | None, start: int
+    ) -> None:
         self.base = base
         self.next = base + count
         self.messages = messages
         self.block = block
         self.start = start
-        if block is None:
-            self.size = sum(len(m.payload) + len(m.properties) for m in messages) + _MESSAGE_BYTES * count
-        else:
-            self.size = block.length * count // block.count
+        self.size = size
 
-    def extend(self, messages: list[Message]) -> int:
-        """Take more messages in; returns how many bytes that adds."""
-        added = sum(len(m.payload) + len(m.properties) for m in messages) + _MESSAGE_BYTES * len(messages)
+    def extend(self, messages: list[Message], size: int) -> None:
+        """Take more messages in."""
         self.messages += messages
         self.next += len(messages)
-        self.size += added
-        return added
+        self.size += size
 
     def read(self, start: int, stop: int) -> list[Message]:
         """The messages of these offsets."""
@@ -111,6 +108,13 @@ class BlockCache:
             _, oldest = self._blocks.popitem(last=False)
             self._bytes -= oldest.length
         return block
+
+    def forget_log(self, segments: Path) -> None:
+        """Let go of everything about a log that is dropped: another one may come to stand in its place."""
+        paths = {*self._segments, *self._files, *(path for path, _ in self._blocks)}
+        for path in paths:
+            if path.parent == segments:
+                self.forget(path)
 
     def forget(self, path: Path) -> None:
         """Let go of everything about a segment that is going away."""
@@ -229,7 +233,7 @@ class LocalLog(Log):
         self._check(offset)
         found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)
-        while offset < stop and max_bytes > 0:
+        while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
             for message in rows:
                 max_bytes -= len(message.payload) + len(message.properties)
@@ -273,21 +277,19 @@ class LocalLog(Log):
 
     def append(self, base: int, messages: list[Message], block: Block, start: int, count: int) -> int:
         """Add committed messages to the tail; returns how many bytes of memory that takes."""
-        before = self.tail_bytes
+        size = block.length * count // block.count  # its share of the block: near enough, and no look at each message
         if count >= MERGE_ROWS:
-            piece = Piece(base, [], block, start, count)
-            self.tail.append(piece)
-            self.tail_bytes += piece.size
+            self.tail.append(Piece(base, count, size, [], block, start))
         else:
+            size += _MESSAGE_BYTES * count
             last = self.tail[-1] if len(self.tail) > self.flushing else None
             if last is not None and last.block is None and len(last.messages) < MERGE_ROWS:
-                self.tail_bytes += last.extend(messages)
+                last.extend(messages, size)
             else:
-                piece = Piece(base, messages, None, 0, count)
-                self.tail.append(piece)
-                self.tail_bytes += piece.size
+                self.tail.append(Piece(base, count, size, messages, None, 0))
         self.next_offset = base + count
-        return self.tail_bytes - before
+        self.tail_bytes += size
+        return size
 
     def truncate(self, before: int) -> int:
         """Forget what is below; returns how many bytes of memory that gives back. Files are the engine's to remove."""

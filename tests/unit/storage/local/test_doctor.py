@@ -5,7 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from data_directories import (
+
+from headrace.errors import Corrupt, Refused, Unavailable
+from headrace.storage.api import Commit
+from headrace.storage.local.doctor import examine, plan, repair
+from headrace.storage.local.engine import LocalEngine
+from tests.data_directories import (
     SETTINGS,
     append,
     commit,
@@ -18,11 +23,6 @@ from data_directories import (
     segments,
     snapshot,
 )
-
-from headrace.errors import Corrupt, Refused, Unavailable
-from headrace.storage.api import Commit
-from headrace.storage.local.doctor import examine, plan, repair
-from headrace.storage.local.engine import LocalEngine
 
 
 @pytest.fixture

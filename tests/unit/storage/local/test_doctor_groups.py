@@ -4,17 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from data_directories import (
+
+from headrace.storage.group_state import WORK, GroupState, Pending
+from headrace.storage.local.doctor import examine
+from headrace.storage.local.group_files import encode_pending, encode_progress
+from tests.data_directories import (
     filled_directory,
     flip,
     only,
     row_of,
     where,
 )
-
-from headrace.storage.group_state import WORK, GroupState, Pending
-from headrace.storage.local.doctor import examine
-from headrace.storage.local.group_files import encode_pending, encode_progress
 
 
 @pytest.fixture

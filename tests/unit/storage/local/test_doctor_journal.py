@@ -5,7 +5,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from data_directories import (
+
+from headrace.storage.local.doctor import examine, plan, repair
+from headrace.storage.local.engine import LocalEngine
+from tests.data_directories import (
     SETTINGS,
     crashed_directory,
     filled_directory,
@@ -16,9 +19,6 @@ from data_directories import (
     segments,
     where,
 )
-
-from headrace.storage.local.doctor import examine, plan, repair
-from headrace.storage.local.engine import LocalEngine
 
 
 @pytest.fixture

@@ -5,7 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from data_directories import (
+
+from headrace.storage.local.disk import Disk
+from headrace.storage.local.doctor import examine, plan, repair
+from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.local.segment import segment_path
+from tests.data_directories import (
     append,
     contents,
     crashed_directory,
@@ -16,11 +21,6 @@ from data_directories import (
     segments,
     where,
 )
-
-from headrace.storage.local.disk import Disk
-from headrace.storage.local.doctor import examine, plan, repair
-from headrace.storage.local.engine import LocalEngine, LocalSettings
-from headrace.storage.local.segment import segment_path
 
 
 @pytest.fixture

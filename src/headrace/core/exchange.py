@@ -1,0 +1,190 @@
+"""What is stored of an exchange and of a binding: their definitions. How they route is in exchanges.py."""
+
+from collections.abc import Hashable, Mapping
+from typing import Final, final
+
+from headrace.core.arguments import frozen, table_from_json, table_to_json
+from headrace.errors import AccessRefused, PreconditionFailed, Refused
+
+DIRECT: Final = "direct"
+FANOUT: Final = "fanout"
+TOPIC: Final = "topic"
+HEADERS: Final = "headers"
+KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS)
+
+DEFAULT: Final = ""  # the name of the exchange that routes to the queue named by the key
+RESERVED_PREFIX: Final = "amq."
+MAX_NAME_BYTES: Final = 255  # what a short string of AMQP 0-9-1 can hold
+ALTERNATE: Final = "alternate-exchange"
+
+
+@final
+class Exchange:
+    """One exchange as declared. Never changed once it is made.
+
+    `alternate` is the exchange that gets what this one has no binding for, None when there is none; it comes
+    from the argument `alternate-exchange`.
+    """
+
+    __slots__ = ("alternate", "arguments", "auto_delete", "durable", "internal", "kind", "name")
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.internal = internal
+        self.arguments: dict[str, object] = dict(arguments) if arguments else {}
+        self.alternate = self._alternate()
+
+    def __repr__(self) -> str:
+        return f"Exchange({self.name!r}, {self.kind!r})"
+
+    def _alternate(self) -> str | None:
+        value = self.arguments.get(ALTERNATE)
+        if value is None or isinstance(value, str):
+            return value
+        raise PreconditionFailed(
+            f"invalid arg '{ALTERNATE}' for exchange '{self.name}': "
+            f"expected the name of an exchange, received {value!r}"
+        )
+
+    def check_equivalent(self, declared: "Exchange") -> None:
+        """Accept a declaration that says what this exchange is. Raises PreconditionFailed when it differs.
+
+        Of the arguments only the alternate exchange counts: it alone changes what the exchange does.
+        """
+        self._check("type", declared.kind, self.kind)
+        self._check("durable", _lower(declared.durable), _lower(self.durable))
+        self._check("auto_delete", _lower(declared.auto_delete), _lower(self.auto_delete))
+        self._check("internal", _lower(declared.internal), _lower(self.internal))
+        self._check(ALTERNATE, declared.alternate, self.alternate)
+
+    def _check(self, argument: str, received: str | None, current: str | None) -> None:
+        if received != current:
+            raise PreconditionFailed(
+                f"inequivalent arg '{argument}' for exchange '{self.name}': "
+                f"received {_shown(received)} but current is {_shown(current)}"
+            )
+
+    def to_json(self) -> dict[str, object]:
+        """The definition as JSON can hold it."""
+        return {
+            "name": self.name,
+            "type": self.kind,
+            "durable": self.durable,
+            "auto_delete": self.auto_delete,
+            "internal": self.internal,
+            "arguments": table_to_json(self.arguments),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> "Exchange":
+        """The exchange that `to_json` wrote; unknown members are ignored. Raises Refused if it is none."""
+        return Exchange(
+            _text(data, "name"),
+            _text(data, "type"),
+            _flag(data, "durable"),
+            _flag(data, "auto_delete"),
+            _flag(data, "internal"),
+            table_from_json(data.get("arguments", {})),
+        )
+
+
+@final
+class Binding:
+    """One way out of an exchange: from `source` to the queue, or the exchange, named `destination`.
+
+    Two bindings with equal `identity` are the same binding. Raises Refused when the arguments hold what no
+    table can hold.
+    """
+
+    __slots__ = ("arguments", "destination", "identity", "key", "source", "to_exchange")
+
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        key: str = "",
+        arguments: Mapping[str, object] | None = None,
+        to_exchange: bool = False,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.key = key
+        self.arguments: dict[str, object] = dict(arguments) if arguments else {}
+        self.to_exchange = to_exchange
+        content = frozen(self.arguments) if self.arguments else None
+        self.identity: Hashable = (source, destination, to_exchange, key, content)
+
+    def __repr__(self) -> str:
+        return f"Binding({self.source!r}, {self.destination!r}, {self.key!r})"
+
+    def to_json(self) -> dict[str, object]:
+        """The binding as JSON can hold it."""
+        return {
+            "source": self.source,
+            "destination": self.destination,
+            "destination_type": "exchange" if self.to_exchange else "queue",
+            "routing_key": self.key,
+            "arguments": table_to_json(self.arguments),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, object]) -> "Binding":
+        """The binding that `to_json` wrote; unknown members are ignored. Raises Refused if it is none."""
+        kind = _text(data, "destination_type")
+        if kind not in ("queue", "exchange"):
+            raise Refused(f"a binding's 'destination_type' is 'queue' or 'exchange', not {kind!r}")
+        return Binding(
+            _text(data, "source"),
+            _text(data, "destination"),
+            _text(data, "routing_key"),
+            table_from_json(data.get("arguments", {})),
+            kind == "exchange",
+        )
+
+
+def check_not_default(name: str) -> None:
+    """Accept every exchange but the default one. Raises AccessRefused."""
+    if name == DEFAULT:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def check_new_name(name: str) -> None:
+    """Accept a name for a new exchange. Raises AccessRefused when reserved, Refused when too long."""
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
+    size = len(name.encode(errors="replace"))
+    if size > MAX_NAME_BYTES:
+        raise Refused(f"exchange name '{name[:40]}...' has {size} bytes, {MAX_NAME_BYTES} is the most")
+
+
+def _text(data: Mapping[str, object], member: str) -> str:
+    value = data.get(member)
+    if isinstance(value, str):
+        return value
+    raise Refused(f"a definition needs {member!r} to be a string, not {value!r}")
+
+
+def _flag(data: Mapping[str, object], member: str) -> bool:
+    value = data.get(member, False)
+    if isinstance(value, bool):
+        return value
+    raise Refused(f"a definition needs {member!r} to be true or false, not {value!r}")
+
+
+def _lower(flag: bool) -> str:
+    return "true" if flag else "false"
+
+
+def _shown(value: str | None) -> str:
+    return "none" if value is None else f"'{value}'"

@@ -1,0 +1,21 @@
+"""Filter expressions over a message's fields and headers. Parsing and meaning; no queues, codecs or Spark.
+
+docs/design/selectors.md says what every corner means, and why the parser is our own.
+"""
+
+from headrace.selector.canonical import canonical_text
+from headrace.selector.row import MappingRow, Row
+from headrace.selector.selector import Selector, parse
+from headrace.selector.spark_sql import to_spark_sql
+from headrace.selector.values import HeaderValue, header_text
+
+__all__ = [
+    "HeaderValue",
+    "MappingRow",
+    "Row",
+    "Selector",
+    "canonical_text",
+    "header_text",
+    "parse",
+    "to_spark_sql",
+]
