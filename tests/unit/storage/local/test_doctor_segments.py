@@ -94,6 +94,17 @@ def test_a_missing_segment_leaves_a_hole_in_front_of_the_next(data: Path) -> Non
     assert problem.what == f"offsets {int(gone.stem)} to {int(following.stem) - 1} are missing in front of this block"
 
 
+def test_offsets_that_two_segments_hold_are_named(data: Path) -> None:
+    _, second, third, *_ = segments(data)
+    with second.open("ab") as file:
+        file.write(third.read_bytes()[32:])
+
+    problem = only([problem for problem in row_of(examine(data), "orders").problems if not problem.repairable])
+
+    assert where(problem) == (str(third), 32)
+    assert problem.what.startswith(f"offset {int(third.stem)} comes again")
+
+
 def test_a_missing_last_segment_is_named(data: Path) -> None:
     last = segments(data)[-1]
     last.unlink()

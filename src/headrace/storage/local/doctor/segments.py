@@ -159,10 +159,15 @@ class SegmentCheck:
 
 
 def coverage_problems(checks: list[SegmentCheck], first: int, stop: int, directory: Path) -> Iterator[Problem]:
-    """Where offsets from `first` up to `stop` are in none of a log's segments, and no damage explains it."""
+    """Where offsets from `first` up to `stop` are in two of a log's segments, or in none and no damage explains it."""
     reached = first
+    stored = 0
     explained = False
     for check in checks:
+        if check.blocks and check.blocks[0].base < stored:
+            what = f"offset {check.blocks[0].base} comes again, the segments before this one go on to {stored - 1}"
+            yield Problem(str(check.path), check.blocks[0].position, what, _REMEDY)
+        stored = max(stored, check.segment.next)
         for found in check.blocks:
             if found.base > reached and not (found.after_damage or explained):
                 what = f"{_offsets(reached, found.base)} missing in front of this block"
