@@ -197,7 +197,7 @@ def _needs(binding: Binding) -> tuple[bool, tuple[Need, ...]]:
 
 
 def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
-    for need in needs:  # noqa: SIM110 - a generator costs more than the loop it would replace
+    for need in needs:
         if need not in offered:
             return False
     return True

@@ -93,7 +93,7 @@ def _all(tests: list[Test]) -> Test:
         return lambda row: first(row) and second(row) and third(row)
 
     def every(row: Row) -> bool:
-        for test in tests:  # noqa: SIM110 - five terms: 0.56 us, with all() over a generator 0.81
+        for test in tests:
             if not test(row):
                 return False
         return True
@@ -107,7 +107,7 @@ def _any(tests: list[Test]) -> Test:
         return lambda row: first(row) or second(row)
 
     def some(row: Row) -> bool:
-        for test in tests:  # noqa: SIM110 - as above
+        for test in tests:
             if test(row):
                 return True
         return False

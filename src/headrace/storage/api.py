@@ -36,7 +36,7 @@ SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS})
 
-MAX_NAME_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 512
 MAX_COMMIT_BYTES: Final = 1 << 30
 
 Done = Callable[[HeadraceError | None], None]
@@ -86,6 +86,12 @@ class Commit:
 
     def claim(self, log: str, group: str, start: int, stop: int, consumer: str, due_us: int) -> None:
         """Record that `consumer` was given these offsets and has until `due_us` to settle them."""
+        if self.steps:
+            last = self.steps[-1]
+            if last.kind == CLAIMED and last.stop == start and last.group == group and last.log == log:
+                if last.consumer == consumer and last.due_us == due_us:
+                    last.stop = stop
+                    return
         self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
 
     def ack(self, log: str, group: str, start: int, stop: int) -> None:
@@ -232,7 +238,7 @@ def check_step(step: Transition, exists: bool) -> None:
 
 
 def check_name(kind: str, name: str) -> None:
-    """Raises Refused unless the name has 1 to 255 bytes of UTF-8."""
+    """Raises Refused unless the name has 1 to 512 bytes of UTF-8."""
     if not name or len(name) > MAX_NAME_BYTES or not 1 <= _utf8_length(kind, name) <= MAX_NAME_BYTES:
         raise Refused(f"the {kind} name {name[:64]!r} must have 1 to {MAX_NAME_BYTES} bytes of UTF-8")
 

@@ -107,7 +107,7 @@ class GroupState:
             if step.stop > self.cursor:
                 self.cursor = step.stop
         elif kind in (ACKED, DEAD):
-            self._settle(step.start, step.stop)
+            self.settle(step.start, step.stop)
         elif kind == CURSOR:
             self.cursor = step.start
             if step.start < self.committed:
@@ -129,7 +129,10 @@ class GroupState:
                 attempts = entry.attempts + 1 if entry is not None else 1
                 pending[offset] = Pending(attempts, step.due_us, step.consumer)
         elif kind in (ACKED, DEAD):
-            if pending:
+            if step.stop - step.start > len(pending):
+                for offset in [offset for offset in pending if step.start <= offset < step.stop]:
+                    del pending[offset]
+            else:
                 for offset in range(step.start, step.stop):
                     pending.pop(offset, None)
         elif kind == REQUEUED:
@@ -140,7 +143,8 @@ class GroupState:
             for offset in [offset for offset in pending if offset < step.start]:
                 del pending[offset]
 
-    def _settle(self, start: int, stop: int) -> None:
+    def settle(self, start: int, stop: int) -> None:
+        """The group is done with these offsets: committed moves over all that is settled without a gap."""
         if stop <= self.committed:
             return
         if start <= self.committed:

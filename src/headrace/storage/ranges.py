@@ -9,9 +9,11 @@ from typing import final
 class RangeSet:
     """Offsets as ranges: `add` merges what touches, so a contiguous run costs one entry however long it is."""
 
-    __slots__ = ("_starts", "_stops")
+    __slots__ = ("_starts", "_stops", "size")
 
     def __init__(self) -> None:
+        self.size = 0
+        """How many offsets there are in all ranges."""
         self._starts: list[int] = []
         self._stops: list[int] = []
 
@@ -36,23 +38,29 @@ class RangeSet:
         if low < high:
             start = min(start, starts[low])
             stop = max(stop, stops[high - 1])
+            self.size -= sum(stops[low:high]) - sum(starts[low:high])
         starts[low:high] = [start]
         stops[low:high] = [stop]
+        self.size += stop - start
 
     def discard_below(self, offset: int) -> None:
         """Forget everything below `offset`."""
         gone = bisect_right(self._stops, offset)
+        self.size -= sum(self._stops[:gone]) - sum(self._starts[:gone])
         del self._starts[:gone], self._stops[:gone]
         if self._starts and self._starts[0] < offset:
+            self.size -= offset - self._starts[0]
             self._starts[0] = offset
 
     def take_from(self, offset: int) -> int:
         """Remove the range that holds `offset`, if any, and return its stop; otherwise return `offset`."""
         if self._starts and self._starts[0] <= offset < self._stops[0]:
             offset = self._stops[0]
+            self.size -= offset - self._starts[0]
             del self._starts[0], self._stops[0]
         return offset
 
     def clear(self) -> None:
         self._starts.clear()
         self._stops.clear()
+        self.size = 0

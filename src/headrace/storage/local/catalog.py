@@ -118,6 +118,9 @@ class Catalog:
         self.tail_bytes = 0
         self.chores: list[Job] = []
         """Files to remove, now that nothing refers to them."""
+        self.replaying = True
+        """Until the journal is replayed, what stands behind the checkpoint in the segments is not to be looked at."""
+        self._to_trim: set[LocalLog] = set()
         self._staged_drops: dict[str, Change] = {}
         self._staged_groups: dict[tuple[LocalLog, str], Change] = {}
 
@@ -249,9 +252,20 @@ class Catalog:
         """Have the segments removed in which nothing is left."""
         if not log.tail:
             self.tails.discard(log)
+        if self.replaying:
+            self._to_trim.add(log)
+            return
         paths = log.trim()
         if paths:
             self.chores.append(RemoveSegments(paths))
+
+    def trim_replayed(self) -> None:
+        """The journal is replayed: see to the segments that were emptied on the way."""
+        self.replaying = False
+        for log in self._to_trim:
+            if not log.dropped:
+                self.trim(log)
+        self._to_trim.clear()
 
     def _check_steps(self, commit: Commit) -> None:
         """Raises, before anything is staged, when a group is not there or its log is damaged."""

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
-from headrace.errors import Fatal, HeadraceError, Refused, Unavailable
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
 from headrace.storage.local.catalog import Batch, Catalog, Staged
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry
@@ -28,6 +28,7 @@ from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
 from headrace.storage.local.log import BlockCache, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
+from headrace.storage.local.record import Record
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.segment import Segment, segment_path
 from headrace.storage.local.tables import table_path
@@ -144,11 +145,14 @@ class LocalEngine(Engine):
     def close(self) -> None:
         if self._closed:
             return
+        failed_before = self._failure is not None
         try:
-            if self._failure is None:
+            if not failed_before:
                 self.sync()
                 self._checkpoint_wanted = True
                 self._settle()
+            if self._failure is not None and not failed_before:
+                raise self._failure
         finally:
             self._closed = True
             self._writer.stop()
@@ -174,7 +178,7 @@ class LocalEngine(Engine):
         reader = recovery.load()
         checkpoint_position = reader.end
         for record in reader.records():
-            batch = self._catalog.replay(record)
+            batch = self._replayed(record)
             recovery.prepare(batch)
             self._catalog.apply(batch, record.seq)
             self._do_chores()
@@ -184,6 +188,7 @@ class LocalEngine(Engine):
                 self._drain_results()
         recovery.finish(reader)
         self._position = reader.end
+        self._synced_seq = reader.end.seq
         self._checkpoint_position = checkpoint_position
         self._next_seq = reader.end.seq + 1
         spares = settings.checkpoint_bytes // settings.journal_file_bytes + 2
@@ -206,6 +211,13 @@ class LocalEngine(Engine):
         self._flusher.report = self._report
         self._writer.start()
         self._flusher.start()
+
+    def _replayed(self, record: Record) -> Batch:
+        try:
+            return self._catalog.replay(record)
+        except (KeyError, ValueError) as error:
+            what = f"commit {record.seq} does not fit the checkpoint ({error!r}); restore both from one copy"
+            raise Corrupt(str(self._root / "journal"), 0, what) from error
 
     def _report(self, result: Write | SyncFailure | Job) -> None:
         """Called by the threads."""
@@ -322,6 +334,8 @@ class LocalEngine(Engine):
         _, batch = self._in_flight.popleft()
         if write.position is not None:
             self._position = write.position
+            if write.durable:
+                self._synced_seq = write.seq
             self._catalog.apply(batch, write.seq)
             for staged in batch.commits:
                 self._finish(staged, None)
@@ -434,12 +448,21 @@ class LocalEngine(Engine):
         if self._full is not None and self._clock.monotonic_us() < self._retry_at_us:
             return
         if self._checkpoint_wanted or self._journal_bytes() >= self._settings.checkpoint_bytes:
-            self._flush(checkpoint=True)
+            if self._position.seq > self._synced_seq:
+                self._request_sync()
+            else:
+                self._flush(checkpoint=True)
         elif self._catalog.tail_bytes >= self._settings.tail_bytes:
             self._flush(checkpoint=False)
         elif not self._preparing and self._journal.needs_spare:
             self._preparing = True
             self._flusher.do(PrepareJournalFile(self._journal))
+
+    def _request_sync(self) -> None:
+        """Files must not hold what the journal could still lose: an empty durable commit goes ahead of a checkpoint."""
+        if not self._in_flight and not self._waiting:
+            self._waiting.append(self._catalog.stage(Commit(), _nothing, True))
+            self._submit()
 
     def _journal_bytes(self) -> int:
         """How much of the journal would have to be replayed."""
@@ -500,10 +523,12 @@ class LocalEngine(Engine):
         """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
         self._retry_at_us = 0
         attempted = False
-        while self._failure is None and (self._flushing or not attempted):
-            if not self._flushing:
-                self._maintain()
+        while self._failure is None and (self._flushing or self._in_flight or self._checkpoint_wanted):
+            if not self._flushing and not self._in_flight:
+                if attempted and self._full is not None:
+                    break
                 attempted = True
+                self._maintain()
             self._take(self._results.get())
             self._call_back()
         if self._full is not None:
@@ -515,6 +540,10 @@ class LocalEngine(Engine):
                 self._take(self._results.get_nowait())
         except Empty:
             return
+
+
+def _nothing(error: HeadraceError | None) -> None:
+    return
 
 
 def _entry_of(log: LocalLog) -> LogEntry:

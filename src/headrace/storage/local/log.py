@@ -18,7 +18,7 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import Segment, load_indexes, read_block, scan_segment, segment_path
+from headrace.storage.local.segment import Segment, load_indexes, read_block, scan_segment, segment_files, segment_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -321,8 +321,7 @@ class LocalLog(Log):
         if entry is None:
             return
         self.unloaded = None
-        for path in sorted(self.segments_directory.glob("*.seg")):
-            base = int(path.stem)
+        for base, path in segment_files(self.segments_directory):
             if base != entry.segment:
                 self.sealed.append(base)
                 self.sealed_lengths.append(path.stat().st_size)
@@ -338,7 +337,9 @@ class LocalLog(Log):
             return []
         self.load()
         gone: list[Path] = []
-        bases = [*self.sealed[1:], self.active.base if self.active is not None else self.first_offset]
+        # Where the last full segment ends is known from the active one; without that it stays until all is gone.
+        end = self.active.base if self.active is not None else self.next_offset
+        bases = [*self.sealed[1:], end]
         while self.sealed and bases[len(gone)] <= self.first_offset:
             gone.append(segment_path(self.segments_directory, self.sealed.pop(0)))
             self.stored_bytes -= self.sealed_lengths.pop(0)

@@ -1,4 +1,4 @@
-"""Names to paths and back: any name of 255 bytes becomes a path that every file system takes. No file access.
+"""Names to paths and back: any name becomes a path that every file system takes. No file access.
 
 Lower-case letters, digits, `-`, `_` and inner `.` stand for themselves, every other byte is `%xx`; so names that differ
 only in case stay apart where the file system does not tell case. What gets too long for one path component is cut

@@ -26,7 +26,8 @@ from headrace.storage.local.journal import (
 )
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import segment_path
+from headrace.storage.local.record import CREATE_LOG
+from headrace.storage.local.segment import segment_files, segment_path
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
 
 _log: Final = logging.getLogger("headrace.storage")
@@ -57,6 +58,9 @@ class Recovery:
 
     def prepare(self, batch: Batch) -> None:
         """Before a batch is applied: drop what was flushed of its logs after the checkpoint, the journal has it."""
+        for change in batch.changes:
+            if change.kind == CREATE_LOG and change.log is not None:
+                self._discard_behind(change.log, LogEntry(change.log.id, change.log.name, 0, 0))
         for rows in batch.rows:
             entry = rows.log.unloaded
             if entry is not None and rows.base == entry.next:
@@ -75,6 +79,7 @@ class Recovery:
         for group, error in self._suspects:
             if self._catalog.groups_by_id.get(group.id) is group:
                 group.log.damage = error
+        self._catalog.trim_replayed()
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
             if log.damage is not None:
@@ -130,8 +135,8 @@ class Recovery:
             self._catalog.tables[name] = table
 
     def _discard_behind(self, log: LocalLog, entry: LogEntry) -> None:
-        for path in log.segments_directory.glob("*.seg"):
-            if int(path.stem) > entry.segment:
+        for base, path in segment_files(log.segments_directory):
+            if base > entry.segment:
                 for suffix in (".seg", ".idx", ".tix"):
                     self._disk.unlink(path.with_suffix(suffix))
         path = segment_path(log.segments_directory, entry.segment)

@@ -84,6 +84,11 @@ class Segment:
         return start, stop - start
 
 
+def segment_files(directory: Path) -> list[tuple[int, Path]]:
+    """The segments in a directory with their base offsets, in order; files of other names are not ours."""
+    return sorted((int(path.stem), path) for path in directory.glob("*.seg") if path.stem.isdecimal())
+
+
 def segment_path(directory: Path, base: int) -> Path:
     return directory / f"{base:020d}.seg"
 

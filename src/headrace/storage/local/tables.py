@@ -108,9 +108,11 @@ def table_path(root: Path, name: str, generation: int) -> Path:
 
 def decode_definitions(name: str, data: bytes, path: Path) -> Table:
     """A table of definitions. Raises Corrupt."""
-    values = decode_json(data, path, FORMAT)
+    values = decode_json(data, path, FORMAT).get(name)
+    if not isinstance(values, dict):
+        raise Corrupt(str(path), 0, f"there are no {name} in it")
     table = Table(name)
-    for key, value in values[name].items():
+    for key, value in values.items():
         table.put(key.encode(), encode_definition(value))
     table.changed.clear()
     return table
