@@ -88,10 +88,10 @@ class Commit:
         """Record that `consumer` was given these offsets and has until `due_us` to settle them."""
         if self.steps:
             last = self.steps[-1]
-            if last.kind == CLAIMED and last.stop == start and last.group == group and last.log == log:
-                if last.consumer == consumer and last.due_us == due_us:
-                    last.stop = stop
-                    return
+            continues = last.kind == CLAIMED and last.stop == start and last.group == group and last.log == log
+            if continues and last.consumer == consumer and last.due_us == due_us:
+                last.stop = stop
+                return
         self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
 
     def ack(self, log: str, group: str, start: int, stop: int) -> None:

@@ -1,0 +1,88 @@
+"""The history that a dead letter carries: `x-death` as RabbitMQ documents it, `_dlq_*` for queue users. No routing."""
+
+from datetime import UTC, datetime
+from typing import Final, final
+
+from headrace.core.properties import Properties
+from headrace.model import Message
+
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+MAXLEN: Final = "maxlen"
+DELIVERY_LIMIT: Final = "delivery_limit"
+
+
+@final
+class Death:
+    """How a message died: where, why, in which group, after how many deliveries, and when."""
+
+    __slots__ = ("attempts", "group", "offset", "queue", "reason", "time_us")
+
+    def __init__(self, queue: str, reason: str, group: str, attempts: int, offset: int, time_us: int) -> None:
+        self.queue = queue
+        self.reason = reason
+        self.group = group
+        self.attempts = attempts
+        self.offset = offset
+        self.time_us = time_us
+
+
+def add_death(properties: Properties, message: Message, death: Death) -> None:
+    """Write the death into the headers: one entry per queue and reason, the latest first, with a count."""
+    headers = properties.headers
+    entry: dict[str, object] = {
+        "count": 1,
+        "reason": death.reason,
+        "queue": death.queue,
+        "time": datetime.fromtimestamp(death.time_us // 1_000_000, UTC),
+        "exchange": message.source.exchange,
+        "routing-keys": [message.source.topic],
+    }
+    if properties.expiration and death.reason == EXPIRED:
+        entry["original-expiration"] = properties.expiration
+    properties.expiration = ""  # or it would expire again where it goes
+    others: list[object] = []
+    for former in _deaths(headers):
+        if former.get("queue") == death.queue and former.get("reason") == death.reason:
+            count = former.get("count")
+            entry = {**former, "count": (count if isinstance(count, int) else 0) + 1, "time": entry["time"]}
+        else:
+            others.append(former)
+    headers["x-death"] = [entry, *others]
+    headers.setdefault("x-first-death-queue", death.queue)
+    headers.setdefault("x-first-death-reason", death.reason)
+    headers.setdefault("x-first-death-exchange", message.source.exchange)
+    headers["x-last-death-queue"] = death.queue
+    headers["x-last-death-reason"] = death.reason
+    headers["x-last-death-exchange"] = message.source.exchange
+
+
+def add_queue_history(properties: Properties, message: Message, death: Death) -> None:
+    """Write where it came from, for `$dlq/` queues: what re-driving it needs."""
+    moved_at = datetime.fromtimestamp(death.time_us / 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+    properties.headers.update(
+        {
+            "_dlq_original_queue": death.queue,
+            "_dlq_original_topic": message.source.topic,
+            "_dlq_original_id": f"{death.queue}:{death.offset}",
+            "_dlq_group": death.group,
+            "_dlq_delivery_count": death.attempts,
+            "_dlq_moved_at": moved_at,
+            "_dlq_reason": death.reason,
+        }
+    )
+
+
+def is_cycle(properties: Properties, target: str) -> bool:
+    """Whether going to this queue closes a circle that nobody rejected: it would go round for ever."""
+    for entry in _deaths(properties.headers):
+        if entry.get("reason") == REJECTED:
+            return False
+        if entry.get("queue") == target:
+            return True
+    return False
+
+
+def _deaths(headers: dict[str, object]) -> list[dict[str, object]]:
+    found = headers.get("x-death")
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []

@@ -1,0 +1,240 @@
+"""What a queue is declared to be: its type, limits, retries, dead letters, retention. Values; queue.py acts on them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from headrace.core.arguments import frozen, table_from_json, table_to_json
+from headrace.core.durations import parse_duration_ms
+from headrace.errors import PreconditionFailed, Refused
+
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+EPHEMERAL: Final = "ephemeral"
+KINDS: Final = (CLASSIC, QUORUM, STREAM, EPHEMERAL)
+
+DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
+REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
+OVERFLOWS: Final = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+
+MAX_NAME_BYTES: Final = 255
+DEFAULT_MAX_MESSAGE_BYTES: Final = 10 << 20
+DEFAULT_LEASE_MS: Final = 30_000
+DEFAULT_CONSUMER_TIMEOUT_MS: Final = 30 * 60_000
+EPHEMERAL_EXPIRES_MS: Final = 5 * 60_000
+QUORUM_DELIVERY_LIMIT: Final = 20
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a message is tried again, and how long it waits before each time."""
+
+    max_retries: int = 10
+    initial_backoff_ms: int = 5_000
+    max_backoff_ms: int = 300_000
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a stream may drop. 0 means no bound."""
+
+    max_age_ms: int = 0
+    max_bytes: int = 0
+    max_messages: int = 0
+
+
+@dataclass(frozen=True)
+class QueueDefinition:
+    """One queue as declared. None or 0 means that there is no such limit, unless said otherwise."""
+
+    name: str
+    kind: str = CLASSIC
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    expires_ms: int = 0
+    """Unused for this long, the queue is deleted."""
+    topics: tuple[str, ...] = ()
+    capture: bool = False
+    """Whether plain topics, not only `$queue/` ones, feed the queue through `topics`."""
+    reserved: bool = False
+    filter: str = ""
+    """A filter expression that messages must satisfy to enter the queue."""
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    message_ttl_ms: int | None = None
+    """0 means that a message that cannot be delivered at once is gone."""
+    max_priority: int = 0
+    single_active: bool = False
+    lease_ms: int = DEFAULT_LEASE_MS
+    delivery_limit: int | None = None
+    retry: Retry | None = None
+    """None: what is handed back is ready again at once."""
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    dead_letter_queue: str = ""
+    """Where dead letters go when there is no exchange for them; "" when they are dropped."""
+    retention: Retention = field(default_factory=Retention)
+    primary_group: str = ""
+    history_ms: int = 0
+    """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
+    arguments: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.kind == STREAM
+
+    def check_equivalent(self, declared: "QueueDefinition") -> None:
+        """Accept a declaration that says what this queue is. Raises PreconditionFailed when it differs."""
+        pairs: list[tuple[str, object, object]] = [
+            ("durable", declared.durable, self.durable),
+            ("exclusive", declared.exclusive, self.exclusive),
+            ("auto_delete", declared.auto_delete, self.auto_delete),
+            ("x-queue-type", declared.kind, self.kind),
+        ]
+        names = {*declared.arguments, *self.arguments} - {"x-queue-type"}
+        pairs += [(name, declared.arguments.get(name), self.arguments.get(name)) for name in sorted(names)]
+        for name, received, current in pairs:
+            if frozen(received) != frozen(current):
+                raise PreconditionFailed(
+                    f"inequivalent arg '{name}' for queue '{self.name}': "
+                    f"received {_shown(received)} but current is {_shown(current)}"
+                )
+
+    def to_json(self) -> dict[str, object]:
+        """The definition as JSON can hold it."""
+        values = dict(vars(self))
+        values["topics"] = list(self.topics)
+        values["retry"] = None if self.retry is None else dict(vars(self.retry))
+        values["retention"] = dict(vars(self.retention))
+        values["arguments"] = table_to_json(self.arguments)
+        return values
+
+    @staticmethod
+    def from_json(values: Mapping[str, object]) -> "QueueDefinition":
+        """The definition that `to_json` wrote; members that are not known are ignored."""
+        known = {name: value for name, value in values.items() if name in QueueDefinition.__dataclass_fields__}
+        topics, retry, retention = known.get("topics"), known.get("retry"), known.get("retention")
+        known["topics"] = tuple(topics) if isinstance(topics, list) else ()
+        known["retry"] = Retry(**retry) if isinstance(retry, dict) else None
+        known["retention"] = Retention(**retention) if isinstance(retention, dict) else Retention()
+        known["arguments"] = table_from_json(known.get("arguments", {}))
+        return QueueDefinition(**known)  # type: ignore[arg-type]
+
+
+def declared(
+    name: str,
+    durable: bool = False,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    arguments: Mapping[str, object] | None = None,
+) -> QueueDefinition:
+    """A queue declared with `x-` arguments, as RabbitMQ's users know them. Raises PreconditionFailed."""
+    given = dict(arguments or {})
+    reader = _Arguments(name, given)
+    kind = reader.choice("x-queue-type", KINDS, CLASSIC)
+    definition = QueueDefinition(
+        name,
+        kind,
+        durable and kind != EPHEMERAL,
+        exclusive,
+        auto_delete,
+        expires_ms=reader.number("x-expires", least=1) or 0,
+        max_message_bytes=128 << 20,
+        max_length=reader.number("x-max-length"),
+        max_length_bytes=reader.number("x-max-length-bytes"),
+        overflow=reader.choice("x-overflow", OVERFLOWS, DROP_HEAD),
+        message_ttl_ms=reader.number("x-message-ttl"),
+        max_priority=reader.number("x-max-priority", most=255) or 0,
+        single_active=reader.flag("x-single-active-consumer"),
+        lease_ms=reader.number("x-consumer-timeout", least=1) or DEFAULT_CONSUMER_TIMEOUT_MS,
+        delivery_limit=reader.number("x-delivery-limit", least=-1),
+        dead_letter_exchange=reader.text("x-dead-letter-exchange"),
+        dead_letter_key=reader.text("x-dead-letter-routing-key"),
+        arguments=given,
+    )
+    if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
+        raise PreconditionFailed(
+            f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
+        )
+    if kind == QUORUM:
+        return _quorum(definition)
+    return _stream(definition, reader) if kind == STREAM else definition
+
+
+def _quorum(definition: QueueDefinition) -> QueueDefinition:
+    _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
+    limit = definition.delivery_limit
+    if limit is None:
+        limit = QUORUM_DELIVERY_LIMIT
+    return replace(definition, delivery_limit=None if limit < 0 else limit)
+
+
+def _stream(definition: QueueDefinition, reader: "_Arguments") -> QueueDefinition:
+    _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
+    _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
+    age = definition.arguments.get("x-max-age")
+    try:
+        max_age_ms = parse_duration_ms(age, "x-max-age") if age is not None else 0
+    except Refused as error:
+        raise PreconditionFailed(f"invalid arg 'x-max-age' for queue '{definition.name}': {error}") from error
+    retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
+    return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
+
+
+def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
+    for name, value in required.items():
+        if getattr(definition, name) != value:
+            raise PreconditionFailed(f"invalid property '{name}' for {kind} queue '{definition.name}'")
+
+
+class _Arguments:
+    """Reads `x-` arguments and says what is wrong with them."""
+
+    def __init__(self, queue: str, values: Mapping[str, object]) -> None:
+        self._queue = queue
+        self._values = values
+
+    def number(self, name: str, least: int = 0, most: int = (1 << 53)) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._invalid(name, f"expected a whole number, received {value!r}")
+        if not least <= value <= most:
+            raise self._invalid(name, f"{value} is not between {least} and {most}")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self._invalid(name, f"expected a string, received {value!r}")
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name, False)
+        if isinstance(value, bool):
+            return value
+        raise self._invalid(name, f"expected true or false, received {value!r}")
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value not in choices:
+            raise self._invalid(name, f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    def _invalid(self, name: str, why: str) -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{name}' for queue '{self._queue}': {why}")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"'{str(value).lower()}'" if isinstance(value, bool) else f"the value {value!r}"

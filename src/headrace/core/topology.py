@@ -1,0 +1,136 @@
+"""Where messages go: exchanges, topic patterns and addresses to queues, kept in storage. No messages are moved here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from headrace.core.address import is_address, is_addressable, parse_address, queue_pattern
+from headrace.core.exchange import Binding, Exchange
+from headrace.core.exchanges import Dropped, Exchanges
+from headrace.core.queue import Queue
+from headrace.core.topics import TopicTree
+from headrace.core.turn import Turn
+from headrace.errors import NotFound
+from headrace.storage.api import BINDINGS, EXCHANGES, Engine
+
+DEFAULT_HOST: Final = "/"
+_SEPARATOR: Final = "\0"
+
+
+def scoped(host: str, name: str) -> str:
+    """The name under which storage knows something of a virtual host; the default host's names are plain."""
+    return name if host == DEFAULT_HOST else f"{host}{_SEPARATOR}{name}"
+
+
+def unscoped(host: str, stored: str) -> str | None:
+    """The name of something of this virtual host, None when it is another's."""
+    if host == DEFAULT_HOST:
+        return stored if _SEPARATOR not in stored else None
+    prefix = host + _SEPARATOR
+    return stored[len(prefix) :] if stored.startswith(prefix) else None
+
+
+@final
+class Topology:
+    """The queues of one virtual host by name, and the ways that lead to them."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.exchanges = Exchanges()
+        self.queues: dict[str, Queue] = {}
+        self._addressed: TopicTree[Queue] = TopicTree()
+        self._captures: TopicTree[Queue] = TopicTree()
+
+    def load(self, engine: Engine) -> None:
+        """Take in the exchanges and bindings that storage holds."""
+        for key, value in engine.items(EXCHANGES):
+            if unscoped(self._host, key.decode()) is not None:
+                self.exchanges.declare(Exchange.from_json(json.loads(value)))
+        for key, value in engine.items(BINDINGS):
+            if unscoped(self._host, key.decode()) is not None:
+                self.exchanges.bind(Binding.from_json(json.loads(value)))
+
+    def queue(self, name: str) -> Queue:
+        """Raises NotFound."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue '{name}' in vhost '{self._host}'")
+        return queue
+
+    def add(self, queue: Queue) -> None:
+        self.queues[queue.name] = queue
+        for pattern in self._patterns(queue):
+            self._addressed.add(pattern, queue)
+            if queue.definition.capture:
+                self._captures.add(pattern, queue)
+
+    def remove(self, turn: Turn, queue: Queue) -> None:
+        """Take a queue out, with the bindings to it."""
+        del self.queues[queue.name]
+        for pattern in self._patterns(queue):
+            self._addressed.remove(pattern, queue)
+            self._captures.remove(pattern, queue)
+        self._forget(turn, self.exchanges.remove_queue(queue.name))
+
+    def of_exchange(
+        self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
+    ) -> list[Queue]:
+        """The queues an exchange routes to. Raises NotFound when there is no such exchange."""
+        queues = self.queues
+        return [
+            queue
+            for name in self.exchanges.route(exchange, key, headers, extra_keys)
+            if (queue := queues.get(name)) is not None
+        ]
+
+    def of_topic(self, topic: str) -> list[Queue]:
+        """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics."""
+        return self._addressed.match(topic) if is_address(topic) else self._captures.match(topic)
+
+    def name_for(self, topic: str) -> str:
+        """The queue that an address means when no queue matches it. Raises Refused when it is none."""
+        return parse_address(topic).queue
+
+    def declare_exchange(self, turn: Turn, exchange: Exchange, passive: bool = False) -> None:
+        if self.exchanges.declare(exchange, passive) and exchange.durable:
+            turn.durable.put(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
+
+    def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
+        self._forget(turn, self.exchanges.delete(name, if_unused))
+
+    def bind(self, turn: Turn, binding: Binding) -> None:
+        durable = True
+        if not binding.to_exchange:
+            durable = self.queue(binding.destination).durable
+        if self.exchanges.bind(binding) and durable and self._is_durable(binding):
+            turn.durable.put(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+
+    def unbind(self, turn: Turn, binding: Binding) -> None:
+        self._forget(turn, self.exchanges.unbind(binding))
+
+    def _is_durable(self, binding: Binding) -> bool:
+        ends = [binding.source, binding.destination] if binding.to_exchange else [binding.source]
+        return all(self.exchanges.get(name).durable for name in ends)
+
+    def _forget(self, turn: Turn, dropped: Dropped) -> None:
+        for exchange in dropped.exchanges:
+            if exchange.durable:
+                turn.durable.delete(EXCHANGES, self._key(exchange.name))
+        for binding in dropped.bindings:
+            turn.durable.delete(BINDINGS, self._binding_key(binding))
+
+    def _key(self, name: str) -> bytes:
+        return scoped(self._host, name).encode()
+
+    def _binding_key(self, binding: Binding) -> bytes:
+        return self._key(json.dumps(binding.to_json(), sort_keys=True, separators=(",", ":")))
+
+    def _patterns(self, queue: Queue) -> list[str]:
+        patterns = list(queue.definition.topics)
+        if is_addressable(queue.name):
+            patterns.append(queue_pattern(queue.name))
+        return patterns
+
+
+def _json(values: Mapping[str, object]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
