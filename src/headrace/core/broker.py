@@ -476,14 +476,17 @@ class Broker:
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
                 turn.commit_for(queue).append(queue.log.name, messages)
+        if turn.durable.is_empty:
+            self._committed(turn, None)
+            return
         try:
-            self._engine.commit(turn.durable, lambda error: self._committed(turn, error))
+            self._engine.commit(turn.durable, lambda error: self._committed(turn, error), turn.is_awaited)
         except HeadraceError as error:
             self._committed(turn, error)
 
     def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
         """The turn is safe, or it is not."""
-        if error is None:
+        if error is None and not turn.memory.is_empty:
             self._memory.commit(turn.memory, _no_error)
             self._memory.sync()
         for confirm in turn.confirms:

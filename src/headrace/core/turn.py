@@ -48,20 +48,9 @@ class Turn:
         self.moved.setdefault(queue, []).append(message)
 
     @property
-    def is_empty(self) -> bool:
-        return not (
-            self.published
-            or self.moved
-            or self.confirms
-            or self.touched
-            or self.durable.steps
-            or self.durable.puts
-            or self.durable.drops
-            or self.durable.truncations
-            or self.memory.steps
-            or self.memory.drops
-            or self.memory.truncations
-        )
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for this to be safe. Nobody waits for settlements: they are safe within a second."""
+        return bool(self.confirms or self.durable.puts or self.durable.drops)
 
     def absorb(self, failed: "Turn") -> None:
         """Take over what a turn that could not be written must not lose: everything but what clients published."""

@@ -69,12 +69,15 @@ class Commit:
         self.drops: list[str] = []
         self.size_bytes = 0
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.appends or self.steps or self.puts or self.truncations or self.drops)
+
     def append(self, log: str, messages: Sequence[Message]) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
         append = Append(log, messages)
         self.appends.append(append)
-        for message in messages:
-            self.size_bytes += len(message.payload) + len(message.properties)
+        self.size_bytes += sum([len(message.payload) for message in messages])
         return append
 
     def create_group(self, log: str, group: str, mode: int, filter: str = "", start: int = 0) -> None:  # noqa: A002

@@ -48,7 +48,7 @@ class LocalSettings:
 
     journal_file_bytes: int = 16 << 20
     checkpoint_bytes: int = 64 << 20
-    tail_bytes: int = 32 << 20
+    tail_bytes: int = 24 << 20
     segment_bytes: int = 64 << 20
     cache_bytes: int = 8 << 20
 
