@@ -461,6 +461,12 @@ class Broker:
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
+    def when_safe(self, confirm: Confirm) -> None:
+        """Have `confirm` called once everything that was called so far would survive a crash, or did not come to."""
+        turn = self._open_turn()
+        turn.is_barrier = True
+        turn.confirms.append(confirm)
+
     def flush(self) -> None:
         """Deliver what is ready and commit what is staged. Called once per turn of the event loop."""
         self._scheduled = False
@@ -476,7 +482,7 @@ class Broker:
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
                 turn.commit_for(queue).append(queue.log.name, messages)
-        if turn.durable.is_empty:
+        if turn.durable.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return
         try:

@@ -21,7 +21,7 @@ Confirm = Callable[[HeadraceError | None], None]
 class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
-    __slots__ = ("confirms", "durable", "memory", "moved", "published", "touched")
+    __slots__ = ("confirms", "durable", "is_barrier", "memory", "moved", "published", "touched")
 
     def __init__(self) -> None:
         self.durable = Commit()
@@ -30,6 +30,8 @@ class Turn:
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
         self.confirms: list[Confirm] = []
+        self.is_barrier = False
+        """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
 
