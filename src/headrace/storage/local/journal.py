@@ -292,23 +292,25 @@ class JournalReader:
         Raises Corrupt when a record is damaged or missing that is known to have been synced: that is never the
         trace of a crash.
         """
-        at = self.end.at
-        data = self._open(self.end.index, at)
+        # The start may lie in no file at all: before the first one, or behind the last record of one that is damaged.
+        data: bytes | None = self._open(self.end.index, self.end.at) or b""
         while data is not None:
+            at = self.end.at
             while (record := decode_record(data, at)) is not None and record.seq == self.end.seq + 1:
                 at += record.length
                 self.end = Position(record.seq, self.end.index, at)
                 yield record
             data = self._open(self.end.index + 1, PAGE)
             if data is not None:
-                at = PAGE
-                self.end = Position(self.end.seq, self.end.index + 1, at)
+                self.end = Position(self.end.seq, self.end.index + 1, PAGE)
         self._check_end()
 
     def _open(self, index: int, at: int) -> bytes | None:
         """The bytes of the file that goes on at this place, or None when there is none."""
+        if index == 0:
+            return None
         for file in self._files:
-            if file.index == index and index:
+            if file.index == index:
                 return self._read(file) if at > PAGE or file.first_seq == self.end.seq + 1 else None
         # A file whose header was damaged, or torn by a crash, still goes on if the very next record stands there.
         for file in self._files:
