@@ -175,7 +175,6 @@ class LocalEngine(Engine):
         checkpoint_position = reader.end
         for record in reader.records():
             batch = self._catalog.replay(record)
-            recovery.prepare(batch)
             self._catalog.apply(batch, record.seq)
             self._position = reader.end
             if self._catalog.tail_bytes > settings.tail_bytes:

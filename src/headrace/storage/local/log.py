@@ -18,7 +18,14 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import Segment, load_indexes, read_block, scan_segment, segment_path
+from headrace.storage.local.segment import (
+    Segment,
+    cut_segments,
+    load_indexes,
+    read_block,
+    scan_segment,
+    segment_path,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,6 +92,10 @@ class BlockCache:
         else:
             self._segments.move_to_end(path)
         return segment
+
+    def cut(self, directory: Path, base: int, length: int) -> None:
+        """Remove what a checkpoint does not know of: the journal has it, or it was never finished."""
+        cut_segments(self._disk, directory, base, length)
 
     def scan(self, path: Path, base: int, log_id: int, length: int) -> Segment:
         """Learn the last segment of a log, of which this many bytes were stored. Raises Corrupt."""
@@ -314,6 +325,7 @@ class LocalLog(Log):
         if entry is None:
             return
         self.unloaded = None
+        self._cache.cut(self.segments_directory, entry.segment, entry.segment_length)
         for path in sorted(self.segments_directory.glob("*.seg")):
             base = int(path.stem)
             if base != entry.segment:

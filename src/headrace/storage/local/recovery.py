@@ -11,14 +11,13 @@ from typing import Final, final
 from headrace.errors import Corrupt
 from headrace.storage.api import DEFINITIONS
 from headrace.storage.group_state import WORK, GroupState
-from headrace.storage.local.catalog import Batch, Catalog
+from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress
 from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Position, read_files, wipe_behind
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import segment_path
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
 
 _log: Final = logging.getLogger("headrace.storage")
@@ -46,13 +45,6 @@ class Recovery:
             self._load_log(entry)
         self._load_tables(checkpoint)
         return JournalReader(self._disk, self.files, checkpoint.position)
-
-    def prepare(self, batch: Batch) -> None:
-        """Before a batch is applied: drop what was flushed of its logs after the checkpoint, the journal has it."""
-        for rows in batch.rows:
-            entry = rows.log.unloaded
-            if entry is not None and rows.base == entry.next:
-                self._discard_behind(rows.log, entry)
 
     def finish(self, reader: JournalReader) -> None:
         """The journal is replayed: cut what was torn, refuse what is damaged."""
@@ -119,19 +111,6 @@ class Recovery:
                 path = table_path(self._root, name, generation)
                 table = decode_table(name, generation, _read(path), length, path)
             self._catalog.tables[name] = table
-
-    def _discard_behind(self, log: LocalLog, entry: LogEntry) -> None:
-        for path in log.segments_directory.glob("*.seg"):
-            if int(path.stem) > entry.segment:
-                for suffix in (".seg", ".idx", ".tix"):
-                    self._disk.unlink(path.with_suffix(suffix))
-        path = segment_path(log.segments_directory, entry.segment)
-        if entry.segment >= 0 and path.exists() and path.stat().st_size > entry.segment_length:
-            fd = self._disk.open(path)
-            try:
-                self._disk.truncate(fd, entry.segment_length)
-            finally:
-                self._disk.close(fd)
 
 
 def _read_progress(path: Path, group_id: int) -> tuple[GroupState, int]:
