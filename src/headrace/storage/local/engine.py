@@ -451,6 +451,7 @@ class LocalEngine(Engine):
             self._flusher.do(job)
 
     def _flush(self, checkpoint: bool) -> None:
+        self._do_chores()  # a dropped log's files go before those of a new log with its name come
         self._flushing = True
         write = self._begin_checkpoint() if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
