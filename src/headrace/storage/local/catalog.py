@@ -400,6 +400,7 @@ class Catalog:
                 del self.logs[log.name]
         if self._staged_drops.get(log.name) is change:
             del self._staged_drops[log.name]
+        self.cache.forget_below(log.directory)
         self.chores.append(RemoveTree(log.directory, self.root / "queues" / f".trash-{log.id}"))
 
     def _forget_group(self, group: LocalGroup) -> None:

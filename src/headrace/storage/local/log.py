@@ -129,6 +129,12 @@ class BlockCache:
         for key in [key for key in self._blocks if key[0] == path]:
             self._bytes -= self._blocks.pop(key).length
 
+    def forget_below(self, directory: Path) -> None:
+        """The same for every segment of a log that is dropped: a new log of its name has files of the same names."""
+        known = [*self._segments, *self._files, *(path for path, _ in self._blocks)]
+        for path in {path for path in known if directory in path.parents}:
+            self.forget(path)
+
     def close(self) -> None:
         for fd in self._files.values():
             self._disk.close(fd)
