@@ -243,7 +243,7 @@ class LocalLog(Log):
         self._check(offset)
         found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)
-        while offset < stop and max_bytes > 0:
+        while offset < stop and (max_bytes >= 0 or not found):
             rows = self._rows(offset, stop)
             for message in rows:
                 max_bytes -= len(message.payload) + len(message.properties)
