@@ -379,6 +379,7 @@ class LocalEngine(Engine):
                     log.sealed_lengths.append(segment.length)
                     self._flusher.do(WriteIndexes(segment))
                 segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
+                log.unloaded = None
                 log.stored_bytes += segment.length
             segment.add(written.base, written.next, written.length, written.max_time_us)
             log.stored_bytes += written.length

@@ -208,7 +208,7 @@ class LocalLog(Log):
         self.sealed_lengths: list[int] = []
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
-        """What the checkpoint says of the segments, until they are first needed."""
+        """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
         self.stored_bytes = 0
         self.damage: HeadraceError | None = None
         self.dropped = False
@@ -328,7 +328,7 @@ class LocalLog(Log):
     def load(self) -> None:
         """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches."""
         entry = self.unloaded
-        if entry is None:
+        if entry is None or self.damage is not None:
             return
         self.unloaded = None
         self._cache.cut(self.segments_directory, entry.segment, entry.segment_length)
@@ -342,12 +342,15 @@ class LocalLog(Log):
                 self.active = self._cache.scan(path, base, self.id, entry.segment_length)
             except Corrupt as error:
                 self.damage = error
+                self.unloaded = entry
 
     def trim(self) -> list[Path]:
         """Let go of segments in which nothing is left; returns the files to remove."""
         if self.flushing or (self.unloaded is None and not self.sealed and self.active is None):
             return []
         self.load()
+        if self.damage is not None:
+            return []
         gone: list[Path] = []
         bases = [*self.sealed[1:], self.active.base if self.active is not None else self.first_offset]
         while self.sealed and bases[len(gone)] <= self.first_offset:
