@@ -29,7 +29,7 @@ from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
 from headrace.storage.local.disk import Disk, is_full
 from headrace.storage.local.record import MAGIC as RECORD_MAGIC
-from headrace.storage.local.record import Record, Run, decode_record, encode_record, record_seq
+from headrace.storage.local.record import Record, Run, check_version, decode_record, encode_record, record_seq
 
 MAGIC: Final = b"HRJF"
 VERSION: Final = 1
@@ -300,6 +300,8 @@ class JournalReader:
                 at += record.length
                 self.end = Position(record.seq, self.end.index, at)
                 yield record
+            if record_seq(data, at) == self.end.seq + 1:
+                check_version(data, at, self._where()[0])
             data = self._open(self.end.index + 1, PAGE)
             if data is not None:
                 self.end = Position(self.end.seq, self.end.index + 1, PAGE)
