@@ -98,6 +98,8 @@ class Journal:
         for file in sorted(files, key=lambda file: file.index):
             if 0 < file.index <= end.index:
                 self._used.append(file)
+            elif self._reserve is None and file.size == file_bytes:
+                self._reserve = file
             else:
                 self._spares.append(file)
         if self._used and self._used[-1].index == end.index:
