@@ -181,6 +181,9 @@ class Journal:
         """Turn to a free file that can hold a record of this length."""
         self.sync(seq - 1)
         file = self._take_spare(PAGE + length, may_use_reserve)
+        self._on_reserve = file is self._reserve
+        if self._on_reserve:
+            self._reserve = None
         fd = self._disk.open(file.path)
         self.close()
         self._fd = fd
@@ -193,7 +196,6 @@ class Journal:
         self._carry = encode_header(self._index, seq)
 
     def _take_spare(self, length: int, may_use_reserve: bool) -> JournalFile:
-        self._on_reserve = False
         for _ in range(len(self._spares)):
             file = self._spares.popleft()
             if file.size >= length:
@@ -206,8 +208,6 @@ class Journal:
             reserve = self._reserve
             if not is_full(error) or not may_use_reserve or reserve is None or reserve.size < length:
                 raise
-            self._reserve = None
-            self._on_reserve = True
             return reserve
 
     def _create(self, size: int) -> JournalFile:
