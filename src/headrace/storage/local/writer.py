@@ -90,7 +90,8 @@ class Writer:
             else:
                 was_unsynced = self._journal.unsynced
                 failed = not self._write(job)
-                last_seq = job.seq
+                if not failed:
+                    last_seq = job.seq
                 if self._journal.unsynced and not was_unsynced:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
 
