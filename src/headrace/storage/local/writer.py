@@ -52,6 +52,8 @@ class Writer:
         self._clock = clock
         self._report = report
         self._jobs: SimpleQueue[Write | bool] = SimpleQueue()
+        self._broken = False
+        """Whether a sync failed: nothing is written any more."""
         self._thread = Thread(target=self._work, name="headrace-journal", daemon=True)
 
     def start(self) -> None:
@@ -84,7 +86,7 @@ class Writer:
                     self._sync(last_seq)
                     return
                 failed = False
-            elif failed:
+            elif failed or self._broken:
                 job.skipped = True
                 self._report(job)
             else:
@@ -97,7 +99,7 @@ class Writer:
 
     def _next(self, sync_at_us: int) -> Write | bool:
         """The next job. Raises Empty when it is time to sync instead."""
-        if not self._journal.unsynced:
+        if self._broken or not self._journal.unsynced:
             return self._jobs.get()
         left_us = sync_at_us - self._clock.monotonic_us()
         if left_us <= 0:
@@ -113,7 +115,10 @@ class Writer:
         return job.error is None
 
     def _sync(self, seq: int) -> None:
+        if self._broken:
+            return
         try:
             self._journal.sync(seq)
         except OSError as error:
+            self._broken = True
             self._report(SyncFailure(error))
