@@ -110,7 +110,10 @@ def decode_definitions(name: str, data: bytes, path: Path) -> Table:
     """A table of definitions. Raises Corrupt."""
     values = decode_json(data, path, FORMAT)
     table = Table(name)
-    for key, value in values[name].items():
+    definitions = values.get(name)
+    if not isinstance(definitions, dict):
+        raise Corrupt(str(path), 0, f"it holds no {name}")
+    for key, value in definitions.items():
         table.put(key.encode(), encode_definition(value))
     table.changed.clear()
     return table
