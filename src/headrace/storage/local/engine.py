@@ -108,6 +108,8 @@ class LocalEngine(Engine):
         self._waiting_bytes += commit.size_bytes
         self.staged_bytes += commit.size_bytes
         self._submit()
+        if self._callbacks and self._wake is not None:  # refused at once: no thread will wake the owner for it
+            self._wake()
 
     def log(self, name: str) -> Log:
         return self._catalog.log(name)
