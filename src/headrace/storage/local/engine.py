@@ -254,6 +254,9 @@ class LocalEngine(Engine):
             self._refuse(commits, error)
             return
         self._one_by_one = False
+        self._write(batch, durable)
+
+    def _write(self, batch: Batch, durable: bool) -> None:
         write = Write(self._next_seq, batch.operations, batch.runs(), batch.block, durable)
         self._next_seq += 1
         self._in_flight.append((write, batch))
@@ -266,16 +269,24 @@ class LocalEngine(Engine):
             self._waiting.extendleft(reversed(commits))
             self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits)
             return
-        kept: list[Staged] = []
-        for staged in commits:
-            try:
+        good = 0
+        try:
+            for staged in commits:
                 self._catalog.batch([staged])
-                kept.append(staged)
-            except Refused as found:
-                self._finish(staged, found)
-        if len(kept) == len(commits):
+                good += 1
+        except Refused as found:
+            error = found
+        else:
             raise error
-        self._restage(kept)
+        if good == 0:
+            self._finish(commits[0], error)
+            self._restage(commits[1:])
+            return
+        # Those before it go first and alone, so that callbacks run in the order of commits.
+        self._waiting.extendleft(reversed(commits[good:]))
+        self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits[good:])
+        self._write(self._catalog.batch(commits[:good]), any(staged.durable for staged in commits[:good]))
+        self._one_by_one = True
 
     def _restage(self, commits: list[Staged]) -> None:
         """Stage these and all waiting commits anew, because one before them did not happen."""
