@@ -58,6 +58,7 @@ class Recovery:
         for group, error in self._suspects:
             if self._catalog.groups_by_id.get(group.id) is group:
                 group.log.damage = error
+                self._catalog.dirty_groups.discard(group)  # its files stay as they are
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
             if log.damage is not None:
