@@ -25,6 +25,7 @@ SMALL = LocalSettings(
 PLAIN = Source("orders/created")
 FULL = Source("orders/paid", "amq.topic", "till-7", "amqp091", AMQP091)
 
+Build = Callable[[Commit], object]
 Values = tuple[tuple[str, str, str, str, int], bytes, int, bytes, int, int, int]
 
 
@@ -65,15 +66,16 @@ def full_message(timestamp_us: int = 2_000) -> Message:
     return Message(FULL, b"paid", timestamp_us, b"\x00\x01props", 9, timestamp_us + 60, timestamp_us + 5)
 
 
-def store(engine: Engine, build: Callable[[Commit], object], durable: bool = True) -> None:
-    """Make one commit and see it through."""
-    assert outcome(engine, build, durable) is None
+def store(engine: Engine, *builds: Build, durable: bool = True) -> None:
+    """Make one commit of everything given and see it through."""
+    assert outcome(engine, *builds, durable=durable) is None
 
 
-def outcome(engine: Engine, build: Callable[[Commit], object], durable: bool = True) -> HeadraceError | None:
-    """Make one commit; what its callback was told."""
+def outcome(engine: Engine, *builds: Build, durable: bool = True) -> HeadraceError | None:
+    """Make one commit of everything given; what its callback was told."""
     commit = Commit()
-    build(commit)
+    for build in builds:
+        build(commit)
     told: list[HeadraceError | None] = []
     engine.commit(commit, told.append, durable)
     engine.sync()
@@ -94,8 +96,8 @@ class Bench(AbstractContextManager["Bench"]):
     def __exit__(self, *_: object) -> None:
         self.engine.close()
 
-    def store(self, build: Callable[[Commit], object], durable: bool = True) -> None:
-        store(self.engine, build, durable)
+    def store(self, *builds: Build, durable: bool = True) -> None:
+        store(self.engine, *builds, durable=durable)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Poll until this holds; it fails the test when that takes more than ten seconds."""
