@@ -286,7 +286,6 @@ class LocalEngine(Engine):
         self._waiting.extendleft(reversed(commits[good:]))
         self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits[good:])
         self._write(self._catalog.batch(commits[:good]), any(staged.durable for staged in commits[:good]))
-        self._one_by_one = True
 
     def _restage(self, commits: list[Staged]) -> None:
         """Stage these and all waiting commits anew, because one before them did not happen."""

@@ -61,6 +61,22 @@ class RecordingDisk(Disk):
         super().write_synced(fd, buffers, position)
 
 
+class OnceFullDisk(Disk):
+    """A disk on which, once the gate is opened, the first write that makes a file grow finds no room."""
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.fail_next = False
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        if self.fail_next and position + sum(map(len, buffers)) > self.size(fd):
+            assert self.gate.wait(10)
+            self.fail_next = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, buffers, position)
+
+
 class FailingDisk(Disk):
     """A disk that has no room for more, or that fails, when told so."""
 
@@ -372,6 +388,26 @@ def test_a_full_disk_fails_the_commit_and_nothing_that_was_stored(root: Path) ->
         assert isinstance(error, Unavailable)
         assert "full" in str(error)
         assert payloads(bench.engine.log("orders").read(0, 10)) == [b"kept"]
+
+
+def test_a_commit_behind_one_that_failed_takes_its_place(root: Path) -> None:
+    disk = OnceFullDisk()
+    told: list[str] = []
+    with Bench(root, disk=disk) as bench:
+        disk.gate.clear()
+        disk.fail_next = True
+        for name, size in [("first", 200_000), ("second", 100_000)]:  # large enough for both to be on their way
+            _append(
+                bench.engine,
+                lambda error, name=name: told.append(f"{name} {type(error).__name__}"),  # type: ignore[misc]
+                *plain(name.encode().ljust(size)),
+            )
+        disk.gate.set()
+        bench.engine.sync()
+
+        assert told == ["first Unavailable", "second NoneType"]
+    with Bench(root) as bench:
+        assert payloads(bench.engine.log("orders").read(0, 10)) == [b"second".ljust(100_000)]
 
 
 def test_commits_are_taken_again_by_themselves_once_there_is_space(root: Path) -> None:

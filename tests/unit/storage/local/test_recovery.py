@@ -223,7 +223,7 @@ def test_the_files_of_a_damaged_queue_are_kept_through_truncation_checkpoints_an
     with Bench(root) as bench:
         with pytest.raises(Corrupt):
             bench.engine.log("orders").read(499, 1)
-        bench.store(lambda commit: commit.truncate("orders", 1))
+        bench.store(lambda commit: commit.truncate("orders", 400))
         bench.store(lambda commit: commit.put(RETAINED, b"k", b"v"))
     with Bench(root) as bench:
         bench.store(lambda commit: commit.put(RETAINED, b"k", b"w"))
