@@ -115,5 +115,9 @@ class Bench(AbstractContextManager["Bench"]):
 
     def killed(self, target: Path) -> Path:
         """A copy of the directory as it is now: what a killed process would leave."""
-        shutil.copytree(self.root, target)
-        return target
+        for _ in range(100):
+            try:
+                return shutil.copytree(self.root, target)
+            except (shutil.Error, FileNotFoundError):  # a file went away meanwhile
+                shutil.rmtree(target)
+        raise AssertionError("the directory never stood still")
