@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.storage.api import MAX_COMMIT_BYTES, QUEUES, RETAINED, Commit
 from headrace.storage.group_state import STREAM, WORK, Pending
 from headrace.storage.memory import MemoryEngine
-from tests.workbench import all_values, full_message, many, outcome, payloads, plain, store
+from tests.workbench import Build, all_values, full_message, many, outcome, payloads, plain, store
 
 
 @pytest.fixture
@@ -175,6 +175,34 @@ def test_a_range_that_runs_backwards_is_refused(engine: MemoryEngine) -> None:
 
     with pytest.raises(Refused, match=r"5\.\.3 is not a range"):
         outcome(engine, lambda commit: commit.ack("orders", "billing", 5, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda commit: commit.claim("orders", "billing", 0, 1, "c" * 65536, 9), "the consumer 'c+' is too long"),
+        (lambda commit: commit.claim("orders", "billing", 0, 1, "\ud800", 9), "not valid Unicode"),
+        (lambda commit: commit.claim("orders", "billing", 0, 1, "c", 1 << 63), "is not a time"),
+        (lambda commit: commit.ack("orders", "billing", 0, 1 << 63), "is not a range"),
+        (lambda commit: commit.seek("orders", "billing", -1), "is not a range"),
+        (lambda commit: commit.create_group("orders", "other", 9), "there is no mode 9"),
+        (lambda commit: commit.create_group("orders", "other", WORK, "f" * 65536), "the filter 'f+' is too long"),
+        (lambda commit: commit.put("t" * 65536, b"k", b"v"), "the table 't+' is too long"),
+        (lambda commit: commit.put(QUEUES, b"k", b"not JSON"), "a value of JSON"),
+        (lambda commit: commit.put(QUEUES, b"\xff", b"{}"), "a key of UTF-8"),
+        (lambda commit: commit.put(QUEUES, b"k", b'"\\ud800"'), "a value of JSON"),
+        (lambda commit: commit.truncate("orders", 1 << 63), "is not an offset"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_anything_happens(
+    engine: MemoryEngine, build: Build, reason: str
+) -> None:
+    store(engine, lambda commit: commit.create_group("orders", "billing", WORK))
+
+    with pytest.raises(Refused, match=reason):
+        outcome(engine, lambda commit: commit.append("orders", plain(b"x")), build)
+
+    assert engine.log("orders").next_offset == 0
 
 
 def test_a_commit_that_is_too_large_is_refused(engine: MemoryEngine) -> None:

@@ -217,6 +217,20 @@ def test_a_step_on_a_group_that_does_not_exist_is_refused_at_once_and_nothing_ha
     assert payloads(bench.engine.log("orders").read(0, 10)) == [b"b"]
 
 
+def test_a_step_that_cannot_be_stored_leaves_no_hole_behind(bench: Bench) -> None:
+    bench.store(lambda commit: commit.create_group("orders", "billing", WORK))
+
+    with pytest.raises(Refused, match="the consumer"):
+        outcome(
+            bench.engine,
+            lambda commit: commit.append("orders", plain(b"a")),
+            lambda commit: commit.claim("orders", "billing", 0, 1, "c" * 70_000, 9),
+        )
+
+    bench.store(lambda commit: commit.append("orders", plain(b"b")))
+    assert payloads(bench.engine.log("orders").read(0, 10)) == [b"b"]
+
+
 def test_a_group_made_by_a_commit_on_its_way_can_be_used_by_the_next(root: Path) -> None:
     disk = GateDisk()
     with Bench(root, disk=disk) as bench:
