@@ -87,10 +87,7 @@ def test_a_transaction_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) -
             async with broker.consume("in") as messages:
                 work = await anext(messages)
                 with pytest.raises(ZeroDivisionError):
-                    async with broker.transaction() as tx:
-                        tx.publish("out", b"half")
-                        tx.ack(work)
-                        raise ZeroDivisionError
+                    await fail_halfway(broker, work)
                 async with broker.transaction() as tx:
                     tx.publish("out", b"whole")
                     tx.ack(work)
@@ -98,6 +95,13 @@ def test_a_transaction_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) -
             assert broker.core.queue("in").messages == 0
 
     asyncio.run(main())
+
+
+async def fail_halfway(broker: "headrace.embedded.EmbeddedBroker", work: Received) -> None:
+    async with broker.transaction() as tx:
+        tx.publish("out", b"half")
+        tx.ack(work)
+        raise ZeroDivisionError
 
 
 def test_a_message_that_keeps_failing_becomes_a_dead_letter(tmp_path: Path) -> None:
