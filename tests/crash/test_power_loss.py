@@ -1,7 +1,6 @@
 """A power loss at the worst moment: what was removed came from a commit that was not on the disk yet."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,7 +17,7 @@ SOURCE = Source("orders")
 class Worst(random.Random):
     """Of what was not synced, every page is lost and every change of a directory is kept."""
 
-    def choice(self, seq: Sequence[Any]) -> Any:
+    def choice(self, seq: Any) -> Any:
         return seq[0]
 
     def randint(self, a: int, b: int) -> int:

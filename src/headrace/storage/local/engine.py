@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
@@ -128,11 +128,7 @@ class LocalEngine(Engine):
         return found.values.get(key) if found is not None else None
 
     def poll(self) -> None:
-        try:
-            while True:
-                self._take(self._results.get_nowait())
-        except Empty:
-            pass
+        self._drain_results()
         self._maintain()
         self._submit()
         self._call_back()
@@ -140,10 +136,13 @@ class LocalEngine(Engine):
             raise self._failure
 
     def sync(self) -> None:
-        self.poll()
+        # Straight to waiting: until then the writer cannot go on, because this thread has the interpreter.
+        if not self._in_flight:
+            self.poll()
         while self._in_flight or self._waiting:
             self._take(self._results.get())
             self.poll()
+        self._call_back()
 
     def close(self) -> None:
         if self._closed:
@@ -564,11 +563,8 @@ class LocalEngine(Engine):
             _log.warning("the disk is full: the journal keeps what the segments cannot take")
 
     def _drain_results(self) -> None:
-        try:
-            while True:
-                self._take(self._results.get_nowait())
-        except Empty:
-            return
+        while not self._results.empty():
+            self._take(self._results.get())
 
 
 def _nothing(error: HeadraceError | None) -> None:
