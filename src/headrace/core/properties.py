@@ -38,6 +38,7 @@ class Properties:
         "correlation_id",
         "delivery_mode",
         "expiration",
+        "extra",
         "headers",
         "message_id",
         "message_type",
@@ -57,6 +58,8 @@ class Properties:
         self.user_id = ""
         self.app_id = ""
         self.delivery_mode = 0
+        self.extra: dict[str, object] = {}
+        """What only the publisher's encoding knows, kept for its codec; others ignore it."""
 
 
 class PropertiesCodec(ABC):
