@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from headrace.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.embedded import OpenBroker
-
-__version__ = "0.1.0"
 
 
 def open(data: "str | Path | None" = "data") -> "OpenBroker":  # noqa: A001

@@ -18,13 +18,26 @@ from rich.filesize import decimal
 from rich.logging import RichHandler
 
 from headrace.clock import Clock, SystemClock
+from headrace.core.broker import Broker
+from headrace.core.properties import Codecs
+from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Fatal, Unavailable
+from headrace.model import AMQP091
+from headrace.net.listener import Listener
+from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
+from headrace.protocols.amqp091.handshake import Server as Amqp091Server
+from headrace.protocols.amqp091.link import Host as Amqp091Host
+from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.sasl import Login
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
+from headrace.version import __version__
 
 DEFAULT_DATA: Final = Path("data")
-_POLL_SECONDS: Final = 1.0
+DEFAULT_ADDRESS: Final = "127.0.0.1"  # there is only the user guest yet, and guest comes from this machine
+DEFAULT_AMQP_PORT: Final = 5672
+_TICK_SECONDS: Final = 0.05
 _log: Final = logging.getLogger("headrace")
 
 OpenEngine = Callable[[Path | None, Wake], Engine]
@@ -37,6 +50,9 @@ class ServeSettings:
 
     data: Path | None = DEFAULT_DATA
     ready_file: Path | None = None
+    host: str = DEFAULT_ADDRESS
+    amqp: int | None = DEFAULT_AMQP_PORT
+    """Where AMQP clients are served: 0 for any free port, None for nowhere."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -63,7 +79,22 @@ def serve(
     log_to_stderr()
     raise_file_limit()
     program = _Program(settings, console, clock or SystemClock(), opener)
-    asyncio.run(program.run())
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(program.run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed: half the time per round trip."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def is_guest(login: Login) -> bool:
+    """The only user so far: guest with the password guest, from this machine."""
+    return login.is_loopback and login.user == "guest" and login.password == b"guest"
 
 
 def log_to_stderr() -> None:
@@ -90,6 +121,8 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
+        self._brokers: dict[str, Broker] = {}
+        self._listeners: dict[str, Listener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -101,21 +134,51 @@ class _Program:
         started_us = self._clock.monotonic_us()
         engine = self._engine = self._opener(self._settings.data, lambda: self._wake(loop))
         try:
+            self._open_hosts(engine, loop)
+            await self._listen()
             self._announce(engine, self._clock.monotonic_us() - started_us)
             self._write_ready_file()
             await self._serve()
             if self._failure is not None:
                 raise self._failure
             _log.info("stopping: what was taken is being written down")
+            await self._close()
             engine.close()
         finally:
             self._remove_ready_file()
 
+    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        codecs = Codecs()
+        codecs.add(AMQP091, Amqp091Codec())
+
+        def soon(call: Callable[[], None]) -> None:
+            loop.call_soon(call)
+
+        self._brokers[DEFAULT_HOST] = Broker(engine, self._clock, soon, DEFAULT_HOST, codecs)
+
+    async def _listen(self) -> None:
+        """Open every listener that was asked for; with one that cannot be had nothing is served."""
+        if self._settings.amqp is not None:
+            hosts = {name: Amqp091Host(name, broker) for name, broker in self._brokers.items()}
+            server = Amqp091Server(hosts.get, is_guest, __version__)
+            listener = Listener(lambda: Amqp091Connection(server, self._clock))
+            await listener.open(self._settings.host, self._settings.amqp)
+            self._listeners["amqp"] = listener
+
+    async def _close(self) -> None:
+        """Stop accepting, say goodbye, commit what came last."""
+        for listener in self._listeners.values():
+            await listener.close()
+        for broker in self._brokers.values():
+            broker.flush()
+
     async def _serve(self) -> None:
         while not self._stop.is_set():
+            for broker in self._brokers.values():
+                broker.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _POLL_SECONDS)
+                await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called by the engine's threads: have its results taken in soon, once for all that arrive until then."""
@@ -142,18 +205,21 @@ class _Program:
         lines = (
             f"headrace serves {where}",
             f"  queues {len(logs):,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            "  no listeners yet: this release serves the storage engine",
+            *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     # -- the ready file ----------------------------------------------------------------------------------------------
+
+    def _ports(self) -> dict[str, int]:
+        return {name: listener.port for name, listener in self._listeners.items()}
 
     def _write_ready_file(self) -> None:
         path = self._settings.ready_file
         if path is None:
             return
         data = str(self._settings.data.resolve()) if self._settings.data else None
-        text = json.dumps({"pid": os.getpid(), "data": data, "ports": {}})
+        text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             draft.write_text(text + "\n")

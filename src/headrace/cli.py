@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace import __version__
-from headrace.app import DEFAULT_DATA, ServeSettings
+from headrace.app import DEFAULT_ADDRESS, DEFAULT_AMQP_PORT, DEFAULT_DATA, ServeSettings
 from headrace.app import serve as serve_app
 from headrace.errors import Corrupt, Fatal, HeadraceError
 from headrace.storage.local import doctor as storage_doctor
@@ -71,6 +71,7 @@ def _headrace(
         "headrace serve",
         "headrace serve --data /var/lib/headrace",
         "headrace serve --memory --ready-file /tmp/headrace.ready",
+        "headrace serve --host 0.0.0.0 --amqp 5672",
     )
 )
 def serve(
@@ -78,6 +79,10 @@ def serve(
         Path | None, typer.Option(help=f"Where everything is kept (default: {DEFAULT_DATA}).", show_default=False)
     ] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory; it is gone at the end.")] = False,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = DEFAULT_ADDRESS,
+    amqp: Annotated[
+        str, typer.Option(metavar="PORT", help="Where AMQP clients are served; 0 for a free port, off for nowhere.")
+    ] = str(DEFAULT_AMQP_PORT),
     ready_file: Annotated[
         Path | None, typer.Option(help="Write pid, data directory and ports here, as JSON, once it serves.")
     ] = None,
@@ -85,7 +90,7 @@ def serve(
     """Start the broker; Ctrl-C or SIGTERM stops it."""
     if memory and data is not None:
         _fail("--memory keeps nothing in a directory; give either --data or --memory", EXIT_USAGE)
-    settings = ServeSettings(None if memory else data or DEFAULT_DATA, ready_file)
+    settings = ServeSettings(None if memory else data or DEFAULT_DATA, ready_file, host, _port("--amqp", amqp))
     try:
         serve_app(settings, Console())
     except Fatal as error:
@@ -94,6 +99,15 @@ def serve(
         _fail(f"{error}; `headrace doctor {settings.data}` examines the whole directory", EXIT_PROBLEMS)
     except HeadraceError as error:
         _fail(str(error), EXIT_PROBLEMS)
+
+
+def _port(option: str, text: str) -> int | None:
+    """A port as people write it; None where there is to be no listener."""
+    if text == "off":
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        _fail(f"{option} takes a port from 0 to 65535, or off; {text!r} is neither", EXIT_USAGE)
+    return int(text)
 
 
 @cli.command(

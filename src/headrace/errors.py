@@ -1,4 +1,4 @@
-"""Every error Headrace raises: one root, and a kind only where a caller acts differently. No wire codes here."""
+"""Every error Headrace raises: one root, and a kind only where a caller acts differently. No tables of wire codes."""
 
 
 class HeadraceError(Exception):
@@ -43,6 +43,15 @@ def _pointed_at(text: str, column: int) -> str:
     start = max(0, column - 1 - 50)
     shown = "".join(letter if letter.isprintable() else " " for letter in text[start : start + 76])
     return f"  {shown}\n  {' ' * (column - 1 - start)}^"
+
+
+class ProtocolError(HeadraceError):
+    """The peer broke its protocol: answer with `code`, the protocol's own, and close."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
 
 
 class Unavailable(HeadraceError):

@@ -1,0 +1,258 @@
+"""One TCP connection: input to a handler, output once per turn, bounded both ways. The bytes mean nothing here.
+
+Output is collected and written with one call per turn of the event loop. When the peer does not read, the handler is
+told to produce no more; when it goes on sending all the same, it is not read from until its output has drained.
+"""
+
+import asyncio
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, cast, final
+
+_log: Final = logging.getLogger("headrace.net")
+
+OUTPUT_HIGH_BYTES: Final = 1 << 20
+"""From here on the handler is asked to produce nothing more that can wait."""
+OUTPUT_FULL_BYTES: Final = 8 << 20
+"""From here on nothing is read any more: answers to what is read would add to it."""
+_TRANSPORT_HIGH_BYTES: Final = 256 << 10
+_TRANSPORT_LOW_BYTES: Final = 64 << 10
+HANDSHAKE_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 5.0
+
+# Why a connection is not read from; several may hold at once.
+BY_OUTPUT: Final = 1
+BY_BROKER: Final = 2
+
+
+class Handler(ABC):
+    """What a protocol does with a connection. Never called after `lost`."""
+
+    @abstractmethod
+    def opened(self, wire: "Wire") -> None:
+        """The peer is there."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> None:
+        """Bytes came."""
+
+    @abstractmethod
+    def hold_output(self, is_held: bool) -> None:
+        """Produce no more that can wait, as the peer does not keep up; or go on."""
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Nothing was sent for half a keepalive interval: show that we live."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """The server stops: say goodbye and close."""
+
+    @abstractmethod
+    def lost(self) -> None:
+        """The connection is gone, whoever ended it."""
+
+
+@final
+class Wire(asyncio.Protocol):
+    """The connection as its handler sees it: send, close, hold."""
+
+    def __init__(self, handler: Handler, on_end: Callable[["Wire"], None]) -> None:
+        self._handler = handler
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._before: list[Callable[[], None]] = []
+        self._is_flush_due = False
+        self._is_stuck = False
+        self._is_held = False
+        self._not_reading = 0
+        self._is_closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_sent = False
+        self._has_received = False
+        self._silent_beats = 0
+        self.peer = ""
+        self.is_loopback = False
+        self.is_tls = False
+        self.certificate_name = ""
+        """The common name of the certificate that the peer proved to have."""
+
+    # -- what the handler calls --------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Have this written at the end of the turn, after all that was sent before."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+        if self._out_bytes > OUTPUT_HIGH_BYTES and not self._is_held:
+            self._hold(True)
+
+    def before_flush(self, call: Callable[[], None]) -> None:
+        """Have something called at the end of the turn, before what it sends is written."""
+        self._before.append(call)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def pause_reading(self, why: int) -> None:
+        """Read nothing more from the peer until `resume_reading` for the same reason."""
+        if not self._not_reading and self._transport is not None:
+            self._transport.pause_reading()
+        self._not_reading |= why
+
+    def resume_reading(self, why: int) -> None:
+        was_paused = self._not_reading
+        self._not_reading &= ~why
+        if was_paused and not self._not_reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def keep_alive(self, interval_seconds: float) -> None:
+        """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
+        self._stop_timer()
+        if interval_seconds:
+            self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
+
+    def close(self, after_seconds: float = 0.0) -> None:
+        """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
+        self._stop_timer()
+        if after_seconds:
+            self._timer = self._loop.call_later(after_seconds, self.close)
+            return
+        if self._is_closing or self._transport is None:
+            return
+        self._is_closing = True
+        self._flush()
+        self._transport.close()
+        self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def stop(self) -> None:
+        """The server stops."""
+        self._guarded(self._handler.stop)
+
+    # -- what the event loop calls -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        address = transport.get_extra_info("peername")
+        host = address[0] if isinstance(address, tuple) else ""
+        self.peer = f"{host}:{address[1]}" if host else "local"
+        self.is_loopback = not host or host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
+        self.certificate_name = _common_name(transport.get_extra_info("peercert"))
+        transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
+        self._timer = self._loop.call_later(HANDSHAKE_SECONDS, self._on_no_handshake)
+        self._guarded(lambda: self._handler.opened(self))
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        self._has_received = True
+        try:
+            self._handler.feed(data)
+        except Exception:
+            self._fail()
+
+    def pause_writing(self) -> None:
+        self._is_stuck = True
+        if not self._is_held:
+            self._hold(True)
+
+    def resume_writing(self) -> None:
+        self._is_stuck = False
+        self.resume_reading(BY_OUTPUT)
+        self._relieve()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._transport = None
+        self._stop_timer()
+        self._out.clear()
+        self._before.clear()
+        try:
+            self._handler.lost()
+        except Exception:
+            _log.exception("ending the connection from %s failed", self.peer)
+        self._on_end(self)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        transport = self._transport
+        if transport is None:
+            return
+        while self._before:
+            calls, self._before = self._before, []
+            for call in calls:
+                self._guarded(call)
+        self._is_flush_due = False
+        if not self._out:
+            return
+        out, self._out = self._out, []
+        self._out_bytes = 0
+        self._has_sent = True
+        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if not self._is_stuck:
+            self._relieve()
+        elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:
+            self.pause_reading(BY_OUTPUT)
+
+    def _relieve(self) -> None:
+        if self._is_held and self._out_bytes < OUTPUT_HIGH_BYTES:
+            self._hold(False)
+
+    def _hold(self, is_held: bool) -> None:
+        self._is_held = is_held
+        self._guarded(lambda: self._handler.hold_output(is_held))
+
+    def _on_beat(self, half_seconds: float) -> None:
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats >= 4:
+            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, 2 * half_seconds * 2)
+            self.abort()
+            return
+        if not self._has_sent:
+            self._guarded(self._handler.beat)
+        self._has_sent = False
+        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
+
+    def _on_no_handshake(self) -> None:
+        _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)
+        self.abort()
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """The top of a connection: whatever goes wrong in it ends it, and it alone."""
+        try:
+            call()
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        _log.exception("the connection from %s is ended by an error of ours", self.peer)
+        self.abort()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _common_name(certificate: object) -> str:
+    if not isinstance(certificate, dict):
+        return ""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else ""

@@ -1,0 +1,213 @@
+"""One channel: every method of channel, exchange, queue, basic, tx and confirm finds its way from here."""
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from pamqp import base, commands
+
+from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
+from headrace.protocols.amqp091.codec import Publish
+from headrace.protocols.amqp091.declaring import Declarations
+from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED, RESOURCE_ERROR
+from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.publishing import Publisher
+from headrace.protocols.amqp091.subscriptions import Subscriptions
+
+
+@final
+class Channel:
+    """The state of one channel. Calls raise Refused kinds to end the channel, ProtocolError to end the connection."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        self.number = number
+        self.publisher = Publisher(link, number)
+        self.subscriptions = Subscriptions(link, number, self.publisher)
+        self._declarations = Declarations(link)
+        self.is_closing = False
+        """Whether we closed it and wait for the client to say that it knows."""
+
+    def publish(self, event: Publish) -> None:
+        self.publisher.publish(event)
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        self.subscriptions.ack(tag, multiple)
+
+    def handle(self, method: base.Frame) -> None:
+        """Do what a method asks and answer it."""
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            raise ProtocolError(COMMAND_INVALID, f"{method.name} is not for a server, or not for a channel")
+        handler(self, method)
+
+    def close(self) -> None:
+        """The channel is over: consumers, transactions and what was not settled go with it."""
+        self.subscriptions.close()
+
+    def _reply(self, kind: type[base.Frame], **fields: object) -> None:
+        self._link.send(self.number, kind, fields)
+
+    # -- channel, confirm, tx ----------------------------------------------------------------------------------------
+
+    def flow(self, method: commands.Channel.Flow) -> None:
+        self.subscriptions.flow(bool(method.active))
+        self._reply(commands.Channel.FlowOk, active=method.active)
+
+    def confirm_select(self, method: commands.Confirm.Select) -> None:
+        if self.publisher.staged is not None:
+            raise PreconditionFailed("cannot switch from tx to confirm mode")
+        self.publisher.is_confirming = True
+        if not method.nowait:
+            self._reply(commands.Confirm.SelectOk)
+
+    def tx_select(self, method: commands.Tx.Select) -> None:
+        if self.publisher.is_confirming:
+            raise PreconditionFailed("cannot switch from confirm to tx mode")
+        if self.publisher.staged is None:
+            self._begin()
+        self._reply(commands.Tx.SelectOk)
+
+    def tx_commit(self, method: commands.Tx.Commit) -> None:
+        publishes = self._require_transaction()
+        settlements = self.subscriptions.staged or []
+        live = [(delivery, outcome) for _, delivery, outcome in settlements if not delivery.group.queue.deleted]
+        self._link.broker.transaction(publishes, live)
+        self._begin()
+        self._link.broker.when_safe(self._committed)
+
+    def _committed(self, error: HeadraceError | None) -> None:
+        if error is None:
+            self._reply(commands.Tx.CommitOk)
+        else:
+            self._reply(commands.Channel.Close, reply_code=RESOURCE_ERROR, reply_text=f"RESOURCE_ERROR - {error}")
+            self.is_closing = True
+
+    def tx_rollback(self, method: commands.Tx.Rollback) -> None:
+        """What was published is forgotten; what was settled is unsettled again."""
+        self._require_transaction()
+        self.subscriptions.unstage()
+        self._begin()
+        self._reply(commands.Tx.RollbackOk)
+
+    def _begin(self) -> None:
+        self.publisher.staged = []
+        self.subscriptions.staged = []
+
+    def _require_transaction(self) -> list[tuple[Any, dict[str, object] | None]]:
+        if self.publisher.staged is None:
+            raise PreconditionFailed("channel is not transactional")
+        return self.publisher.staged
+
+    # -- exchange ----------------------------------------------------------------------------------------------------
+
+    def exchange_declare(self, method: commands.Exchange.Declare) -> None:
+        self._declarations.declare_exchange(method)
+        if not method.nowait:
+            self._reply(commands.Exchange.DeclareOk)
+
+    def exchange_delete(self, method: commands.Exchange.Delete) -> None:
+        self._declarations.delete_exchange(method)
+        if not method.nowait:
+            self._reply(commands.Exchange.DeleteOk)
+
+    def exchange_bind(self, method: commands.Exchange.Bind) -> None:
+        self._declarations.bind_exchange(method)
+        if not method.nowait:
+            self._reply(commands.Exchange.BindOk)
+
+    def exchange_unbind(self, method: commands.Exchange.Unbind) -> None:
+        self._declarations.unbind_exchange(method)
+        if not method.nowait:
+            self._reply(commands.Exchange.UnbindOk)
+
+    # -- queue -------------------------------------------------------------------------------------------------------
+
+    def queue_declare(self, method: commands.Queue.Declare) -> None:
+        name, messages, consumers = self._declarations.declare_queue(method)
+        if not method.nowait:
+            self._reply(commands.Queue.DeclareOk, queue=name, message_count=messages, consumer_count=consumers)
+
+    def queue_bind(self, method: commands.Queue.Bind) -> None:
+        self._declarations.bind_queue(method)
+        if not method.nowait:
+            self._reply(commands.Queue.BindOk)
+
+    def queue_unbind(self, method: commands.Queue.Unbind) -> None:
+        self._declarations.unbind_queue(method)
+        self._reply(commands.Queue.UnbindOk)
+
+    def queue_purge(self, method: commands.Queue.Purge) -> None:
+        count = self._declarations.purge_queue(method)
+        if not method.nowait:
+            self._reply(commands.Queue.PurgeOk, message_count=count)
+
+    def queue_delete(self, method: commands.Queue.Delete) -> None:
+        count = self._declarations.delete_queue(method)
+        if not method.nowait:
+            self._reply(commands.Queue.DeleteOk, message_count=count)
+
+    # -- basic -------------------------------------------------------------------------------------------------------
+
+    def basic_qos(self, method: commands.Basic.Qos) -> None:
+        self.subscriptions.qos(method)
+        self._reply(commands.Basic.QosOk)
+
+    def basic_consume(self, method: commands.Basic.Consume) -> None:
+        tag = self.subscriptions.consume(method, self._declarations.queue_name(method.queue))
+        if not method.nowait:
+            self._reply(commands.Basic.ConsumeOk, consumer_tag=tag)
+
+    def basic_cancel(self, method: commands.Basic.Cancel) -> None:
+        self.subscriptions.cancel(method.consumer_tag or "")
+        if not method.nowait:
+            self._reply(commands.Basic.CancelOk, consumer_tag=method.consumer_tag)
+
+    def basic_get(self, method: commands.Basic.Get) -> None:
+        self.subscriptions.get(method, self._declarations.queue_name(method.queue))
+
+    def basic_nack(self, method: commands.Basic.Nack) -> None:
+        self.subscriptions.nack(method.delivery_tag or 0, method.multiple, method.requeue)
+
+    def basic_reject(self, method: commands.Basic.Reject) -> None:
+        self.subscriptions.nack(method.delivery_tag or 0, False, method.requeue)
+
+    def basic_recover(self, method: commands.Basic.Recover) -> None:
+        self._recover(method.requeue)
+        self._reply(commands.Basic.RecoverOk)
+
+    def basic_recover_async(self, method: commands.Basic.RecoverAsync) -> None:
+        self._recover(method.requeue)
+
+    def _recover(self, requeue: bool) -> None:
+        if not requeue:
+            raise ProtocolError(NOT_IMPLEMENTED, "requeue=false")
+        self.subscriptions.recover()
+
+
+# Each takes the method it stands beside; the type of that is in its signature.
+_HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
+    commands.Channel.Flow: Channel.flow,
+    commands.Channel.FlowOk: lambda channel, method: None,
+    commands.Confirm.Select: Channel.confirm_select,
+    commands.Tx.Select: Channel.tx_select,
+    commands.Tx.Commit: Channel.tx_commit,
+    commands.Tx.Rollback: Channel.tx_rollback,
+    commands.Exchange.Declare: Channel.exchange_declare,
+    commands.Exchange.Delete: Channel.exchange_delete,
+    commands.Exchange.Bind: Channel.exchange_bind,
+    commands.Exchange.Unbind: Channel.exchange_unbind,
+    commands.Queue.Declare: Channel.queue_declare,
+    commands.Queue.Bind: Channel.queue_bind,
+    commands.Queue.Unbind: Channel.queue_unbind,
+    commands.Queue.Purge: Channel.queue_purge,
+    commands.Queue.Delete: Channel.queue_delete,
+    commands.Basic.Qos: Channel.basic_qos,
+    commands.Basic.Consume: Channel.basic_consume,
+    commands.Basic.Cancel: Channel.basic_cancel,
+    commands.Basic.CancelOk: lambda channel, method: None,
+    commands.Basic.Get: Channel.basic_get,
+    commands.Basic.Nack: Channel.basic_nack,
+    commands.Basic.Reject: Channel.basic_reject,
+    commands.Basic.Recover: Channel.basic_recover,
+    commands.Basic.RecoverAsync: Channel.basic_recover_async,
+}

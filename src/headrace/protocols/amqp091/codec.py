@@ -1,0 +1,317 @@
+"""Bytes to events and back. No sockets, no clock, no broker: see connection.py for those.
+
+Publishing, delivering and acknowledging have ways of their own here; all other methods go through methods.py.
+"""
+
+import struct
+from typing import Final, final
+
+from pamqp import base
+
+from headrace.core.properties import Properties
+from headrace.errors import ProtocolError
+from headrace.model import Source
+from headrace.protocols.amqp091.fields import Reader, encode_shortstr
+from headrace.protocols.amqp091.frames import (
+    BASIC,
+    BASIC_ACK,
+    BASIC_DELIVER,
+    BASIC_PUBLISH,
+    BODY,
+    FRAME_END,
+    FRAME_ERROR,
+    FRAME_MAX_SIZE,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    MAX_BODY_BYTES,
+    METHOD,
+    PROTOCOL_HEADER,
+    RESOURCE_ERROR,
+    UNEXPECTED_FRAME,
+)
+from headrace.protocols.amqp091.methods import decode_method
+from headrace.protocols.amqp091.properties import decode_properties
+
+_FRAME: Final = struct.Struct(">BHI")
+_U32: Final = struct.Struct(">I")
+_CONTENT: Final = struct.Struct(">HHQ")
+_ACK: Final = struct.Struct(">QB")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
+_DELIVER_START: Final = struct.Struct(">BHII")
+_TAG: Final = struct.Struct(">QB")
+_HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
+_BODY_FRAME: Final = struct.Struct(">BBHI")
+_END: Final = bytes([FRAME_END])
+HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
+
+# Publishers repeat themselves: what was read once is looked up, not read again. 0.4 us a message instead of 2.5.
+_MAX_REMEMBERED: Final = 4096
+_MAX_REMEMBERED_BYTES: Final = 1024
+
+
+@final
+class Route:
+    """What a basic.publish says; one value for all that say the same. `source` is the connection's to set."""
+
+    __slots__ = ("exchange", "immediate", "key", "mandatory", "source")
+
+    def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
+        self.exchange = exchange
+        self.key = key
+        self.mandatory = mandatory
+        self.immediate = immediate
+        self.source: Source | None = None
+
+
+@final
+class Publish:
+    """A whole message: method, content header, body. `said` is what `properties` mean: shared, never to be changed."""
+
+    __slots__ = ("body", "channel", "properties", "route", "said")
+
+    def __init__(self, channel: int, route: Route, properties: bytes, said: Properties, body: bytes) -> None:
+        self.channel = channel
+        self.route = route
+        self.properties = properties
+        self.said = said
+        self.body = body
+
+
+@final
+class Ack:
+    """basic.ack from the client."""
+
+    __slots__ = ("channel", "multiple", "tag")
+
+    def __init__(self, channel: int, tag: int, multiple: bool) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.multiple = multiple
+
+
+@final
+class Method:
+    """Any other method."""
+
+    __slots__ = ("channel", "method")
+
+    def __init__(self, channel: int, method: base.Frame) -> None:
+        self.channel = channel
+        self.method = method
+
+
+@final
+class Hello:
+    """The protocol header that opens a connection; `is_ours` when it is that of 0-9-1."""
+
+    __slots__ = ("is_ours",)
+
+    def __init__(self, is_ours: bool) -> None:
+        self.is_ours = is_ours
+
+
+Event = Publish | Ack | Method | Hello
+
+
+@final
+class _Content:
+    """A message on its way in."""
+
+    __slots__ = ("left", "parts", "properties", "route", "said")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.left = -1
+        self.properties = b""
+        self.said: Properties | None = None
+        self.parts: list[bytes] = []
+
+
+@final
+class Decoder:
+    """Takes bytes as they come, gives events. Raises ProtocolError and nothing else; it is then of no more use."""
+
+    def __init__(self) -> None:
+        self.frame_max = FRAME_MAX_SIZE
+        self._rest = b""
+        self._is_open = False
+        self._is_refused = False
+        self._contents: dict[int, _Content] = {}
+        self._routes: dict[bytes, Route] = {}
+        self._said: dict[bytes, Properties] = {}
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that end in these bytes; what is left over is kept for the next call."""
+        events: list[Event] = []
+        if self._is_refused:
+            return events
+        data = self._rest + data if self._rest else data
+        at = 0
+        if not self._is_open:
+            if len(data) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(data):
+                self._rest = data
+                return events
+            self._is_open = data.startswith(PROTOCOL_HEADER)
+            self._is_refused = not self._is_open
+            events.append(Hello(self._is_open))
+            if self._is_refused:
+                return events
+            at = len(PROTOCOL_HEADER)
+        at = self._frames(data, at, events)
+        self._rest = data[at:] if at else data
+        return events
+
+    def _frames(self, data: bytes, at: int, events: list[Event]) -> int:
+        """Go through whole frames; returns where the first that is not whole begins."""
+        size = len(data)
+        most = self.frame_max - FRAME_OVERHEAD
+        contents = self._contents
+        while size - at >= FRAME_OVERHEAD:
+            kind, channel, length = _FRAME.unpack_from(data, at)
+            if length > most:
+                raise ProtocolError(FRAME_ERROR, f"a frame of {length} bytes is larger than the agreed {most}")
+            start = at + 7
+            end = start + length
+            if end >= size:
+                break
+            if data[end] != FRAME_END:
+                raise ProtocolError(FRAME_ERROR, "a frame does not end with its end mark")
+            at = end + 1
+            if kind == METHOD:
+                self._method(channel, data[start:end], events)
+            elif kind == HEADER:
+                self._header(channel, data[start:end], events)
+            elif kind == BODY:
+                content = contents.get(channel)
+                if content is None or content.said is None:
+                    raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a body frame where none is due")
+                self._body(channel, content, data[start:end], events)
+            elif kind == HEARTBEAT:
+                if channel or length:
+                    raise ProtocolError(FRAME_ERROR, "a heartbeat is empty and on channel 0")
+            else:
+                raise ProtocolError(FRAME_ERROR, f"there is no frame type {kind}")
+        return at
+
+    def _method(self, channel: int, payload: bytes, events: list[Event]) -> None:
+        if channel in self._contents:
+            raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a method in the middle of a message")
+        route = self._routes.get(payload)
+        if route is not None:
+            self._contents[channel] = _Content(route)
+            return
+        if len(payload) < 4:
+            raise ProtocolError(FRAME_ERROR, "a method frame is too short for a method")
+        index = _U32.unpack_from(payload)[0]
+        if index == BASIC_ACK and len(payload) == 13:
+            tag, bits = _ACK.unpack_from(payload, 4)
+            events.append(Ack(channel, tag, bits & 1 == 1))
+        elif index == BASIC_PUBLISH:
+            self._contents[channel] = _Content(self._route(payload))
+        else:
+            events.append(Method(channel, decode_method(payload)))
+
+    def _route(self, payload: bytes) -> Route:
+        reader = Reader(payload, 6)
+        exchange = reader.shortstr()
+        key = reader.shortstr()
+        bits = reader.octet()
+        route = Route(exchange, key, bits & 1 == 1, bits & 2 == 2)
+        if len(self._routes) >= _MAX_REMEMBERED:
+            self._routes.clear()
+        self._routes[payload] = route
+        return route
+
+    def _header(self, channel: int, payload: bytes, events: list[Event]) -> None:
+        content = self._contents.get(channel)
+        if content is None or content.said is not None:
+            raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a content header where none is due")
+        if len(payload) < 14:
+            raise ProtocolError(FRAME_ERROR, "a content header is too short")
+        class_id, _, size = _CONTENT.unpack_from(payload)
+        if class_id != BASIC:
+            raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a content header of class {class_id}")
+        if size > MAX_BODY_BYTES:
+            raise ProtocolError(
+                RESOURCE_ERROR, f"a message of {size} bytes is larger than the {MAX_BODY_BYTES} allowed"
+            )
+        raw = payload[12:]
+        said = self._said.get(raw)
+        if said is None:
+            said = decode_properties(raw)
+            if len(raw) <= _MAX_REMEMBERED_BYTES:
+                if len(self._said) >= _MAX_REMEMBERED:
+                    self._said.clear()
+                self._said[raw] = said
+        if size == 0:
+            del self._contents[channel]
+            events.append(Publish(channel, content.route, raw, said, b""))
+            return
+        content.properties = raw
+        content.said = said
+        content.left = size
+
+    def _body(self, channel: int, content: _Content, piece: bytes, events: list[Event]) -> None:
+        left = content.left - len(piece)
+        if left > 0:
+            content.left = left
+            content.parts.append(piece)
+            return
+        if left < 0:
+            raise ProtocolError(FRAME_ERROR, f"channel {channel}: a body goes {-left} bytes beyond its size")
+        assert content.said is not None
+        del self._contents[channel]
+        body = b"".join([*content.parts, piece]) if content.parts else piece
+        events.append(Publish(channel, content.route, content.properties, content.said, body))
+
+
+def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
+    """basic.ack to a publisher: confirmed."""
+    return _ACK_FRAME.pack(METHOD, channel, 13, BASIC_ACK, tag, multiple, FRAME_END)
+
+
+@final
+class DeliverEncoder:
+    """Writes basic.deliver and its content for one consumer; what is the same each time is written once."""
+
+    __slots__ = ("_after", "_before", "_channel", "_source", "_tag")
+
+    def __init__(self, channel: int, consumer_tag: str) -> None:
+        self._channel = channel
+        self._tag = encode_shortstr(consumer_tag)
+        self._source: Source | None = None
+        self._before = b""
+        self._after = b""
+
+    def encode(
+        self, source: Source, delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, frame_max: int
+    ) -> bytes:
+        if source is not self._source:
+            self._source = source
+            self._after = encode_shortstr(source.exchange) + encode_shortstr(source.topic) + _END
+            size = 4 + len(self._tag) + 9 + len(self._after) - 1
+            self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+        size = len(body)
+        channel = self._channel
+        head = _HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC, 0, size)
+        tag = _TAG.pack(delivery_tag, redelivered)
+        if 0 < size <= frame_max - FRAME_OVERHEAD:
+            piece = _BODY_FRAME.pack(FRAME_END, BODY, channel, size)
+            return b"".join((self._before, tag, self._after, head, properties, piece, body, _END))
+        return b"".join((self._before, tag, self._after, head, properties, _END, _bodies(channel, body, frame_max)))
+
+
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """Content header and body, as they follow basic.return and basic.get-ok."""
+    head = _HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC, 0, len(body))
+    return b"".join((head, properties, _END, _bodies(channel, body, frame_max)))
+
+
+def _bodies(channel: int, body: bytes, frame_max: int) -> bytes:
+    most = frame_max - FRAME_OVERHEAD
+    parts: list[bytes] = []
+    for at in range(0, len(body), most):
+        piece = body[at : at + most]
+        parts += (_FRAME.pack(BODY, channel, len(piece)), piece, _END)
+    return b"".join(parts)

@@ -1,0 +1,271 @@
+"""One client's connection: from the protocol header to the close. Channels do the work, codec.py knows the bytes."""
+
+from typing import Final, final
+
+from pamqp import base, commands
+
+from headrace.clock import Clock
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError
+from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.protocols.amqp091.channel import Channel
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Ack, Decoder, Event, Method, Publish
+from headrace.protocols.amqp091.frames import (
+    CHANNEL_ERROR,
+    COMMAND_INVALID,
+    CONNECTION_FORCED,
+    NOT_ALLOWED,
+    PROTOCOL_HEADER,
+)
+from headrace.protocols.amqp091.handshake import Handshake, Server
+from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
+
+_GOODBYE_SECONDS: Final = 2.0
+
+
+@final
+class Connection(Handler):
+    """What comes in on one connection, and what it does."""
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._decoder = Decoder()
+        self._wire: Wire | None = None
+        self._handshake: Handshake | None = None
+        self._link: Link | None = None
+        self._channels: dict[int, Channel] = {}
+        self._is_closing = False
+        self._is_blocked = False
+
+    # -- what net calls ----------------------------------------------------------------------------------------------
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+        self._handshake = Handshake(self._server, wire, self)
+
+    def feed(self, data: bytes) -> None:
+        link = self._link
+        if link is not None:
+            link.now_us = self._clock.now_us()
+        try:
+            events = self._decoder.feed(data)
+        except ProtocolError as error:
+            self._end(error, None)
+            return
+        for event in events:
+            self._take(event)
+        if link is not None and link.has_published and link.broker.blocked:
+            self._on_flow(True)
+
+    def hold_output(self, is_held: bool) -> None:
+        if self._link is not None:
+            self._link.is_held = is_held
+            for channel in self._channels.values():
+                channel.subscriptions.refresh()
+
+    def beat(self) -> None:
+        self._send_raw(HEARTBEAT_FRAME)
+
+    def stop(self) -> None:
+        if self._link is None:
+            if self._wire is not None:
+                self._wire.close()
+            return
+        self._end(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"), None)
+
+    def lost(self) -> None:
+        self._close_channels()
+        link, self._link = self._link, None
+        if link is not None:
+            link.broker.on_flow.remove(self._on_flow)
+            link.broker.release_owner(self)
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        """Do what one event asks; what is wrong with it ends the channel or the connection."""
+        if self._is_closing:
+            self._take_while_closing(event)
+            return
+        try:
+            if isinstance(event, Publish):
+                channel = self._channels.get(event.channel)
+                if channel is None:
+                    raise _no_channel(event.channel)
+                if not channel.is_closing:
+                    channel.publish(event)
+            elif isinstance(event, Ack):
+                channel = self._channels.get(event.channel)
+                if channel is None:
+                    raise _no_channel(event.channel)
+                if not channel.is_closing:
+                    channel.ack(event.tag, event.multiple)
+            elif isinstance(event, Method):
+                self._method(event.channel, event.method)
+            else:
+                self._greet(event.is_ours)
+        except HeadraceError as error:
+            self._refuse(error, event)
+
+    def _greet(self, is_ours: bool) -> None:
+        """A client of another protocol or version is told which one is spoken here."""
+        if is_ours and self._handshake is not None:
+            self._handshake.start()
+            return
+        self._send_raw(PROTOCOL_HEADER)
+        self._is_closing = True
+        if self._wire is not None:
+            self._wire.close()
+
+    def _method(self, number: int, method: base.Frame) -> None:
+        if number == 0:
+            self._connection_method(method)
+            return
+        if self._link is None:
+            raise ProtocolError(CHANNEL_ERROR, f"{method.name} on channel {number} before the connection is open")
+        channel = self._channels.get(number)
+        if isinstance(method, commands.Channel.Open):
+            self._open_channel(number, channel)
+        elif channel is None:
+            if not isinstance(method, commands.Channel.CloseOk | commands.Channel.Close):
+                raise _no_channel(number)
+            if isinstance(method, commands.Channel.Close):
+                self._link.send(number, commands.Channel.CloseOk)
+        elif isinstance(method, commands.Channel.Close):
+            self._drop_channel(channel)
+            self._link.send(number, commands.Channel.CloseOk)
+        elif isinstance(method, commands.Channel.CloseOk):
+            self._drop_channel(channel)
+        elif not channel.is_closing:
+            channel.handle(method)
+
+    def _connection_method(self, method: base.Frame) -> None:
+        if isinstance(method, commands.Connection.Close):
+            self._is_closing = True
+            self._close_channels()
+            self._send_raw(encode_method(0, commands.Connection.CloseOk))
+            if self._wire is not None:
+                self._wire.close()
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            self._send_raw(encode_method(0, commands.Connection.UpdateSecretOk))
+        elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
+            return
+        elif self._link is not None or self._handshake is None:
+            raise ProtocolError(COMMAND_INVALID, f"{method.name} on an open connection")
+        else:
+            link = self._handshake.handle(method)
+            if link is not None:
+                self._link = link
+                link.now_us = self._clock.now_us()
+                self._decoder.frame_max = link.frame_max
+                link.broker.on_flow.append(self._on_flow)
+
+    def _open_channel(self, number: int, channel: Channel | None) -> None:
+        assert self._link is not None
+        assert self._handshake is not None
+        if channel is not None:
+            raise ProtocolError(CHANNEL_ERROR, f"second 'channel.open' seen on channel {number}")
+        if number > self._handshake.channel_max:
+            most = self._handshake.channel_max
+            raise ProtocolError(NOT_ALLOWED, f"number of channels opened ({number}) has reached the agreed {most}")
+        self._channels[number] = Channel(self._link, number)
+        self._link.send(number, commands.Channel.OpenOk)
+
+    def _take_while_closing(self, event: Event) -> None:
+        """After we closed, only the client's word that it knows counts."""
+        if isinstance(event, Method) and event.channel == 0 and self._wire is not None:
+            if isinstance(event.method, commands.Connection.Close):
+                self._send_raw(encode_method(0, commands.Connection.CloseOk))
+                self._wire.close()
+            elif isinstance(event.method, commands.Connection.CloseOk):
+                self._wire.close()
+
+    # -- what goes wrong ---------------------------------------------------------------------------------------------
+
+    def _refuse(self, error: HeadraceError, event: Event) -> None:
+        method = event.method if isinstance(event, Method) else None
+        number = 0 if not isinstance(event, Publish | Ack | Method) else event.channel
+        channel = self._channels.get(number)
+        if channel is None or self._link is None or not ends_channel_only(error):
+            self._end(error, method)
+            return
+        channel.close()
+        channel.is_closing = True
+        index = _index(event)
+        code = code_of(error)
+        fields = {
+            "reply_code": code,
+            "reply_text": reply_text(code, str(error)),
+            "class_id": index >> 16,
+            "method_id": index & 0xFFFF,
+        }
+        self._link.send(number, commands.Channel.Close, fields)
+
+    def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
+        """Tell the client why, and close."""
+        if self._is_closing or self._wire is None:
+            return
+        self._is_closing = True
+        self._close_channels()
+        if isinstance(error, AccessRefused) and not self._expects_refusals():
+            self._wire.close()
+            return
+        code = code_of(error)
+        index = 0 if method is None else method.index
+        fields = {
+            "reply_code": code,
+            "reply_text": reply_text(code, str(error)),
+            "class_id": index >> 16,
+            "method_id": index & 0xFFFF,
+        }
+        self._send_raw(encode_method(0, commands.Connection.Close, fields))
+        self._wire.close(_GOODBYE_SECONDS)
+
+    def _expects_refusals(self) -> bool:
+        """Whether the client understands a close while it logs in; others just lose the connection."""
+        if self._link is not None or self._handshake is None:
+            return True
+        return self._handshake.capabilities.get("authentication_failure_close") is True
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _on_flow(self, is_blocked: bool) -> None:
+        """Publishers wait while the broker has more in hand than it can write."""
+        link = self._link
+        if link is None or is_blocked == self._is_blocked or (is_blocked and not link.has_published):
+            return
+        self._is_blocked = is_blocked
+        tells = link.has("connection.blocked")
+        if is_blocked:
+            if tells:
+                link.send(0, commands.Connection.Blocked, {"reason": "what was published waits for the disk"})
+            link.wire.pause_reading(BY_BROKER)
+        else:
+            if tells:
+                link.send(0, commands.Connection.Unblocked)
+            link.wire.resume_reading(BY_BROKER)
+
+    def _drop_channel(self, channel: Channel) -> None:
+        del self._channels[channel.number]
+        channel.close()
+
+    def _close_channels(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    def _send_raw(self, data: bytes) -> None:
+        if self._wire is not None:
+            self._wire.send(data)
+
+
+def _no_channel(number: int) -> ProtocolError:
+    return ProtocolError(CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
+
+
+def _index(event: Event) -> int:
+    if isinstance(event, Method):
+        return event.method.index
+    return commands.Basic.Publish.index if isinstance(event, Publish) else commands.Basic.Ack.index

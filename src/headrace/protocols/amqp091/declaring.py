@@ -1,0 +1,114 @@
+"""The methods of exchange and queue: declare, delete, bind, unbind, purge, to the core's calls of the same names."""
+
+from typing import final
+
+from pamqp import commands
+
+from headrace.core.address import is_address, parse_address
+from headrace.core.definition import declared
+from headrace.core.exchange import KINDS, Binding, Exchange
+from headrace.core.queue import Queue
+from headrace.errors import NotFound, ProtocolError
+from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_FOUND
+from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.publishing import REPLY_TO
+
+
+@final
+class Declarations:
+    """The declaring side of a channel; it remembers the queue that was declared last."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._last_queue = ""
+
+    def queue_name(self, given: str) -> str:
+        """The queue a method means: none given means the one declared last on the channel."""
+        if given:
+            return given
+        if not self._last_queue:
+            raise ProtocolError(NOT_FOUND, "no previously declared queue")
+        return self._last_queue
+
+    # -- exchanges ---------------------------------------------------------------------------------------------------
+
+    def declare_exchange(self, method: commands.Exchange.Declare) -> None:
+        kind = method.exchange_type
+        if not method.passive and kind not in KINDS:
+            raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{kind[:64]}'")
+        self._link.broker.declare_exchange(
+            Exchange(
+                method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
+            ),
+            method.passive,
+        )
+
+    def delete_exchange(self, method: commands.Exchange.Delete) -> None:
+        """As RabbitMQ does, one that is not there is deleted too."""
+        try:
+            self._link.broker.delete_exchange(method.exchange, method.if_unused)
+        except NotFound:
+            return
+
+    def bind_exchange(self, method: commands.Exchange.Bind) -> None:
+        self._link.broker.bind(
+            Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
+        )
+
+    def unbind_exchange(self, method: commands.Exchange.Unbind) -> None:
+        self._link.broker.unbind(
+            Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
+        )
+
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    def declare_queue(self, method: commands.Queue.Declare) -> tuple[str, int, int]:
+        """The name, the messages that wait, the consumers."""
+        name = method.queue
+        if name.startswith(REPLY_TO):
+            return self._declare_reply_queue(name)
+        if method.passive:
+            name = self.queue_name(name)
+        name = _plain(name)
+        owner = self._link.owner
+        definition = declared(
+            name, method.durable, method.exclusive, method.auto_delete, {} if method.passive else method.arguments
+        )
+        queue: Queue = self._link.broker.declare(definition, owner, method.passive)
+        self._last_queue = queue.name
+        return queue.name, queue.messages, queue.consumers
+
+    def _declare_reply_queue(self, name: str) -> tuple[str, int, int]:
+        if name != REPLY_TO and name not in self._link.host.replies:
+            raise NotFound(f"no queue '{name}' in vhost '{self._link.host.name}'")
+        return name, 0, 1
+
+    def delete_queue(self, method: commands.Queue.Delete) -> int:
+        name = _plain(self.queue_name(method.queue))
+        try:
+            return self._link.broker.delete(name, method.if_unused, method.if_empty, self._link.owner)
+        except NotFound:
+            return 0  # as RabbitMQ does
+
+    def purge_queue(self, method: commands.Queue.Purge) -> int:
+        return self._link.broker.purge(_plain(self.queue_name(method.queue)), self._link.owner)
+
+    def bind_queue(self, method: commands.Queue.Bind) -> None:
+        binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
+        self._link.broker.bind(binding)
+
+    def unbind_queue(self, method: commands.Queue.Unbind) -> None:
+        binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
+        self._link.broker.unbind(binding)
+
+    def _binding(self, given: str, exchange: str, key: str, arguments: dict[str, object]) -> Binding:
+        name = _plain(self.queue_name(given))
+        self._link.broker.queue(name, self._link.owner)
+        if not given and not key:
+            key = name  # 0-9-1: an empty key means the name where the queue is the one declared last
+        return Binding(exchange, name, key, arguments)
+
+
+def _plain(name: str) -> str:
+    """The name of a queue that may be given as an address."""
+    return parse_address(name).queue if is_address(name) else name

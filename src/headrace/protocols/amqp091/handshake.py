@@ -1,0 +1,144 @@
+"""How a connection begins: start, secure, tune, open. Gives a Link or refuses. What follows is in connection.py."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from pamqp import base, commands
+
+from headrace.errors import AccessRefused, ProtocolError
+from headrace.net.connection import Wire
+from headrace.protocols.amqp091.frames import (
+    CHANNEL_MAX,
+    COMMAND_INVALID,
+    FRAME_MAX_SIZE,
+    FRAME_MIN_SIZE,
+    HEARTBEAT_SECONDS,
+    NOT_ALLOWED,
+)
+from headrace.protocols.amqp091.link import Host, Link
+from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, Login, parse_login
+
+# What RabbitMQ's clients look for before they use it.
+CAPABILITIES: Final[Mapping[str, object]] = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+
+Authenticate = Callable[[Login], bool]
+"""Whether a login is that of a user who may come in."""
+FindHost = Callable[[str], Host | None]
+"""The virtual host of that name, None when there is none."""
+
+
+@final
+class Server:
+    """What all connections of the server share."""
+
+    __slots__ = ("authenticate", "find_host", "version")
+
+    def __init__(self, find_host: FindHost, authenticate: Authenticate, version: str) -> None:
+        self.find_host = find_host
+        self.authenticate = authenticate
+        self.version = version
+
+
+@final
+class Handshake:
+    """Asks and answers until the connection is open."""
+
+    def __init__(self, server: Server, wire: Wire, owner: object) -> None:
+        self._server = server
+        self._wire = wire
+        self._owner = owner
+        self._expected: type[base.Frame] = commands.Connection.StartOk
+        self._user = ""
+        self._client_id = ""
+        self._frame_max = FRAME_MAX_SIZE
+        self._heartbeat = 0
+        self.capabilities: Mapping[str, object] = {}
+        self.channel_max = CHANNEL_MAX
+
+    def start(self) -> None:
+        mechanisms = f"{PLAIN} {AMQPLAIN}" + (f" {EXTERNAL}" if self._wire.certificate_name else "")
+        properties = {
+            "capabilities": CAPABILITIES,
+            "cluster_name": "headrace",
+            "copyright": "",
+            "information": "Licensed under the Apache License 2.0",
+            "platform": "Python",
+            "product": "Headrace",
+            "version": self._server.version,
+        }
+        self._send(
+            commands.Connection.Start,
+            version_major=0,
+            version_minor=9,
+            server_properties=properties,
+            mechanisms=mechanisms.encode(),
+            locales=b"en_US",
+        )
+
+    def handle(self, method: base.Frame) -> Link | None:
+        """Go a step on; the last one gives the Link. Raises AccessRefused, ProtocolError."""
+        if type(method) is not self._expected:
+            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {self._expected.name} is due")
+        if isinstance(method, commands.Connection.StartOk):
+            self._log_in(method)
+        elif isinstance(method, commands.Connection.TuneOk):
+            self._tune(method)
+        elif isinstance(method, commands.Connection.Open):
+            return self._open(method.virtual_host)
+        return None
+
+    def _log_in(self, method: commands.Connection.StartOk) -> None:
+        given: Mapping[str, object] = method.client_properties
+        capabilities = given.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        name = given.get("connection_name")
+        self._client_id = name if isinstance(name, str) and name else self._wire.peer
+        response: object = method.response  # pamqp says str; our reader leaves long strings as bytes
+        assert isinstance(response, bytes)
+        login = parse_login(method.mechanism, response, self._wire.certificate_name, self._wire.is_loopback)
+        if not self._server.authenticate(login):
+            raise AccessRefused(f"Login was refused using authentication mechanism {method.mechanism}.")
+        self._user = login.user
+        self._send(
+            commands.Connection.Tune, channel_max=CHANNEL_MAX, frame_max=FRAME_MAX_SIZE, heartbeat=HEARTBEAT_SECONDS
+        )
+        self._expected = commands.Connection.TuneOk
+
+    def _tune(self, method: commands.Connection.TuneOk) -> None:
+        frame_max = method.frame_max or FRAME_MAX_SIZE
+        if not FRAME_MIN_SIZE <= frame_max <= FRAME_MAX_SIZE:
+            raise ProtocolError(
+                NOT_ALLOWED, f"negotiated frame_max = {frame_max} is not from {FRAME_MIN_SIZE} to {FRAME_MAX_SIZE}"
+            )
+        if method.channel_max > CHANNEL_MAX:
+            raise ProtocolError(NOT_ALLOWED, f"negotiated channel_max = {method.channel_max} is above {CHANNEL_MAX}")
+        self._frame_max = frame_max
+        self.channel_max = method.channel_max or CHANNEL_MAX
+        self._heartbeat = method.heartbeat
+        self._expected = commands.Connection.Open
+
+    def _open(self, name: str) -> Link:
+        host = self._server.find_host(name)
+        if host is None:
+            raise ProtocolError(NOT_ALLOWED, f"vhost {name} not found")
+        link = Link(self._wire, self._owner, host, self._user)
+        link.client_id = self._client_id
+        link.capabilities = self.capabilities
+        link.frame_max = self._frame_max
+        self._send(commands.Connection.OpenOk)
+        self._wire.keep_alive(self._heartbeat)
+        return link
+
+    def _send(self, kind: type[base.Frame], **fields: object) -> None:
+        self._wire.send(encode_method(0, kind, fields))

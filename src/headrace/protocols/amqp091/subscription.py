@@ -1,0 +1,150 @@
+"""One consumer of a channel: deliveries to basic.deliver. Who consumes what is in subscriptions.py."""
+
+from typing import Final, final
+
+from headrace.core.address import format_message_id
+from headrace.core.broker import Broker
+from headrace.core.definition import QUORUM
+from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
+from headrace.model import AMQP091, Message
+from headrace.protocols.amqp091.codec import DeliverEncoder
+from headrace.protocols.amqp091.fields import encode_entry
+from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.properties import NONE, encode_properties, with_headers
+
+STREAM_OFFSET: Final = "x-stream-offset"
+
+
+@final
+class Tags:
+    """The delivery tags of a channel: what is out and not yet settled, oldest first."""
+
+    __slots__ = ("last", "unsettled")
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.unsettled: dict[int, Delivery] = {}
+
+
+@final
+class Subscription:
+    """A consumer tag and what is delivered to it."""
+
+    __slots__ = (
+        "_encoder",
+        "_limit",
+        "_link",
+        "_tags",
+        "consumer",
+        "consumer_tag",
+        "forgets_group",
+        "is_addressed",
+        "is_quorum",
+        "is_stream",
+        "queue",
+    )
+
+    def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags) -> None:
+        self._link = link
+        self._tags = tags
+        self._encoder = DeliverEncoder(channel, consumer_tag)
+        self._limit = UNLIMITED
+        self.consumer_tag = consumer_tag
+        self.queue = queue
+        self.consumer: Consumer | None = None
+        self.is_stream = False
+        self.is_quorum = False
+        self.is_addressed = False
+        """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
+        self.forgets_group = False
+        """Whether the group was made for this consumer alone and goes with it."""
+
+    def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
+        """The consumer that core is given."""
+        consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
+        self._limit = consumer.credit.limit
+        self.consumer = consumer
+        return consumer
+
+    def pause(self) -> None:
+        """Have nothing more delivered for now."""
+        if self.consumer is not None:
+            self.consumer.credit.limit = 0
+
+    def resume(self) -> None:
+        if self.consumer is not None:
+            self.consumer.credit.limit = self._limit
+            self._link.broker.credit_changed(self.consumer)
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Send what core delivers, in one piece."""
+        link = self._link
+        tags = self._tags
+        tag = tags.last
+        is_held = self.consumer is not None and not self.consumer.auto_ack
+        is_plain = not (self.is_stream or self.is_quorum or self.is_addressed)
+        encode = self._encoder.encode
+        frame_max = link.frame_max
+        out: list[bytes] = []
+        for delivery in deliveries:
+            tag += 1
+            message = delivery.message
+            source = message.source
+            if is_held:
+                tags.unsettled[tag] = delivery
+            is_as_sent = is_plain and source.encoding == AMQP091
+            properties = message.properties if is_as_sent else self._adorned(delivery)
+            out.append(encode(source, tag, delivery.redelivered, properties, message.payload, frame_max))
+        tags.last = tag
+        link.wire.send(b"".join(out))
+
+    def deliver_reply(self, message: Message) -> None:
+        """Send a direct reply, which no queue held."""
+        tags = self._tags
+        tags.last += 1
+        properties = own_properties(self._link.broker, message)
+        link = self._link
+        link.wire.send(
+            self._encoder.encode(message.source, tags.last, False, properties, message.payload, link.frame_max)
+        )
+
+    def _adorned(self, delivery: Delivery) -> bytes:
+        properties = own_properties(self._link.broker, delivery.message)
+        if self.is_addressed:
+            return self._addressed(delivery)
+        if self.is_stream:
+            return with_headers(properties, encode_entry(STREAM_OFFSET, delivery.offset))
+        return counted(properties, delivery) if self.is_quorum else properties
+
+    def _addressed(self, delivery: Delivery) -> bytes:
+        message = delivery.message
+        properties = self._link.broker.codecs.decode(message)
+        properties.message_id = format_message_id(self.queue, delivery.offset)
+        properties.headers.update(
+            {
+                "group-id": delivery.group.name,
+                "queue": self.queue,
+                "offset": delivery.offset,
+                "x-source-topic": message.source.topic,
+                "client_id": message.source.client_id,
+                "protocol": message.source.protocol,
+            }
+        )
+        if self.is_stream:
+            properties.headers[STREAM_OFFSET] = delivery.offset
+            properties.headers["x-stream-timestamp"] = message.timestamp_us // 1000
+        return encode_properties(properties)
+
+
+def own_properties(broker: Broker, message: Message) -> bytes:
+    """The message's properties as 0-9-1 has them, translated if another protocol brought the message."""
+    if message.source.encoding == AMQP091:
+        return message.properties or NONE
+    return encode_properties(broker.codecs.decode(message))
+
+
+def counted(properties: bytes, delivery: Delivery) -> bytes:
+    """The properties with how often the message came back, where the queue counts that."""
+    if delivery.attempts < 2 or delivery.group.queue.definition.kind != QUORUM:
+        return properties
+    return with_headers(properties, encode_entry("x-delivery-count", delivery.attempts - 1))

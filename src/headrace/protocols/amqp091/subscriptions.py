@@ -1,0 +1,288 @@
+"""The consuming side of a channel: consume, cancel, get, settle, recover, prefetch. Deliveries: subscription.py."""
+
+import secrets
+from typing import Final, final
+
+from pamqp import commands
+
+from headrace.core.address import effective_group, is_address, parse_address
+from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
+from headrace.core.delivery import Consumer, Credit, Delivery
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue import DEFAULT_GROUP
+from headrace.errors import PreconditionFailed, ProtocolError, Refused
+from headrace.protocols.amqp091.codec import encode_content
+from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
+from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
+from headrace.protocols.amqp091.subscription import STREAM_OFFSET, Subscription, Tags, counted, own_properties
+
+_GENERATED_TAG: Final = "amq.ctag-"
+
+
+@final
+class Subscriptions:
+    """Everything that a channel consumes and has not settled."""
+
+    def __init__(self, link: Link, channel: int, publisher: Publisher) -> None:
+        self._link = link
+        self._channel = channel
+        self._publisher = publisher
+        self._tags = Tags()
+        self._by_tag: dict[str, Subscription] = {}
+        self._getter = Consumer("basic.get", _no_deliveries, owner=link.owner)
+        self._prefetch = 0
+        self._shared: Credit | None = None
+        self._is_flowing = True
+        self.staged: list[tuple[int, Delivery, int]] | None = None
+        """What a transaction has settled so far: tag, delivery, outcome. None outside transactions."""
+
+    # -- prefetch and flow -------------------------------------------------------------------------------------------
+
+    def qos(self, method: commands.Basic.Qos) -> None:
+        """Per consumer for those to come, or for the whole channel."""
+        if method.prefetch_size:
+            raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if not method.global_:
+            self._prefetch = method.prefetch_count
+            return
+        if self._shared is None:
+            self._shared = Credit()
+            for subscription in self._by_tag.values():
+                consumer = subscription.consumer
+                if consumer is not None:
+                    consumer.shared = self._shared
+                    self._shared.used += len(consumer.held)
+        self._shared.limit = Credit(method.prefetch_count).limit
+        for subscription in self._by_tag.values():
+            if subscription.consumer is not None:
+                self._link.broker.credit_changed(subscription.consumer)
+
+    def flow(self, active: bool) -> None:
+        """The client wants deliveries, or none for now."""
+        self._is_flowing = active
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Deliveries go on or stop, as the client and its reading allow."""
+        is_open = self._is_flowing and not self._link.is_held
+        for subscription in self._by_tag.values():
+            if is_open:
+                subscription.resume()
+            else:
+                subscription.pause()
+
+    # -- consume and cancel ------------------------------------------------------------------------------------------
+
+    def consume(self, method: commands.Basic.Consume, queue: str) -> str:
+        """Start a consumer; returns its tag. Raises Refused kinds, ProtocolError for a tag that is in use."""
+        tag = method.consumer_tag or _GENERATED_TAG + secrets.token_urlsafe(16)
+        if tag in self._by_tag:
+            raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        if queue == REPLY_TO:
+            self._consume_replies(method, tag)
+            return tag
+        arguments: dict[str, object] = dict(method.arguments or {})
+        key_filter = ""
+        is_address_given = is_address(queue)
+        if is_address_given:
+            address = parse_address(queue)
+            queue, key_filter = address.queue, address.key
+            if queue not in self._link.broker.topology.queues:
+                self._link.broker.declare(QueueDefinition(queue, EPHEMERAL, durable=False))
+        kind = self._link.broker.queue(queue, self._link.owner).definition.kind
+        subscription = Subscription(self._link, self._channel, tag, queue, self._tags)
+        group = _text(arguments, "x-consumer-group")
+        subscription.is_addressed = is_address_given or bool(group)
+        subscription.is_stream = kind == STREAM
+        subscription.is_quorum = kind == QUORUM
+        if not group:
+            group = self._own_group(subscription, arguments, tag) if kind == STREAM else DEFAULT_GROUP
+        priority = arguments.get("x-priority", 0)
+        if not isinstance(priority, int):
+            raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
+        consumer = subscription.open(self._prefetch, method.no_ack, priority, self._shared)
+        consumer.cancelled = lambda: self._cancelled(subscription)
+        self._link.broker.consume(
+            queue,
+            consumer,
+            effective_group(group, key_filter),
+            key_filter,
+            position=arguments.get(STREAM_OFFSET),
+            auto_commit=_flag(arguments, "x-auto-commit", True),
+            exclusive=method.exclusive,
+        )
+        self._by_tag[tag] = subscription
+        if self._link.is_held or not self._is_flowing:
+            subscription.pause()
+        return tag
+
+    def _own_group(self, subscription: Subscription, arguments: dict[str, object], tag: str) -> str:
+        """The group of a stream's reader that names none: its tag, or one of its own where another has that tag.
+
+        A reader that says where to start needs no memory of where it was: its group goes with it.
+        """
+        subscription.forgets_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
+        taken = self._link.broker.topology.queue(subscription.queue).groups.get(tag)
+        if taken is None or not len(taken.consumers):
+            return tag
+        subscription.forgets_group = True
+        return f"{tag}-{secrets.token_urlsafe(9)}"
+
+    def _consume_replies(self, method: commands.Basic.Consume, tag: str) -> None:
+        if not method.no_ack:
+            raise PreconditionFailed("reply consumer cannot acknowledge")
+        if self._publisher.reply_key:
+            raise PreconditionFailed("reply consumer already set")
+        subscription = Subscription(self._link, self._channel, tag, REPLY_TO, self._tags)
+        self._publisher.reply_key = REPLY_PREFIX + secrets.token_urlsafe(18)
+        self._link.host.replies[self._publisher.reply_key] = subscription.deliver_reply
+        self._by_tag[tag] = subscription
+
+    def cancel(self, tag: str) -> None:
+        """End a consumer; what it has and did not settle stays the channel's to settle."""
+        subscription = self._by_tag.pop(tag, None)
+        if subscription is None:
+            return
+        consumer = subscription.consumer
+        if consumer is None:
+            self._forget_replies()
+        elif subscription.is_stream or not consumer.held:
+            self._leave(subscription, consumer)
+        else:
+            self._link.broker.retire(consumer)
+
+    def _leave(self, subscription: Subscription, consumer: Consumer) -> None:
+        group = consumer.group
+        self._link.broker.cancel(consumer)
+        if subscription.forgets_group and group is not None and not group.queue.deleted and not len(group.consumers):
+            self._link.broker.delete_group(subscription.queue, group.name)
+
+    def _forget_replies(self) -> None:
+        self._link.host.replies.pop(self._publisher.reply_key, None)
+        self._publisher.reply_key = ""
+
+    def _cancelled(self, subscription: Subscription) -> None:
+        """The queue went away under a consumer."""
+        self._by_tag.pop(subscription.consumer_tag, None)
+        if self._link.has("consumer_cancel_notify"):
+            self._link.send(
+                self._channel,
+                commands.Basic.Cancel,
+                {"consumer_tag": subscription.consumer_tag, "nowait": True},
+            )
+
+    def close(self) -> None:
+        """The channel ends: consumers go, and everything unsettled goes back in line."""
+        for subscription in list(self._by_tag.values()):
+            if subscription.consumer is None:
+                self._forget_replies()
+            else:
+                self._leave(subscription, subscription.consumer)
+        self._by_tag.clear()
+        self.unstage()
+        unsettled, self._tags.unsettled = self._tags.unsettled, {}
+        for delivery in unsettled.values():
+            self._settle(delivery, RELEASE)
+
+    # -- get and settle ----------------------------------------------------------------------------------------------
+
+    def get(self, method: commands.Basic.Get, queue: str) -> None:
+        """One message, or the answer that there is none."""
+        link = self._link
+        name = parse_address(queue).queue if is_address(queue) else queue
+        getter = self._getter
+        if method.no_ack:
+            getter = Consumer("basic.get", _no_deliveries, auto_ack=True, owner=link.owner)
+        delivery = link.broker.get(name, getter)
+        if delivery is None:
+            link.send(self._channel, commands.Basic.GetEmpty)
+            return
+        tags = self._tags
+        tags.last += 1
+        if not method.no_ack:
+            tags.unsettled[tags.last] = delivery
+        message = delivery.message
+        link.send(
+            self._channel,
+            commands.Basic.GetOk,
+            {
+                "delivery_tag": tags.last,
+                "redelivered": delivery.redelivered,
+                "exchange": message.source.exchange,
+                "routing_key": message.source.topic,
+                "message_count": delivery.group.queue.messages,
+            },
+        )
+        properties = counted(own_properties(link.broker, message), delivery)
+        link.wire.send(encode_content(self._channel, properties, message.payload, link.frame_max))
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        self._settle_tags(tag, multiple, ACK)
+
+    def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
+        self._settle_tags(tag, multiple, NACK if requeue else REJECT)
+
+    def recover(self) -> None:
+        """Have everything that is unsettled delivered again."""
+        unsettled, self._tags.unsettled = self._tags.unsettled, {}
+        for delivery in unsettled.values():
+            self._settle(delivery, RELEASE)
+
+    def unstage(self) -> None:
+        """A transaction is rolled back: what it settled is with the client again, in its place."""
+        if self.staged:
+            unsettled = {**self._tags.unsettled, **{tag: delivery for tag, delivery, _ in self.staged}}
+            self._tags.unsettled = dict(sorted(unsettled.items()))
+
+    def _settle_tags(self, tag: int, multiple: bool, outcome: int) -> None:
+        unsettled = self._tags.unsettled
+        if not multiple:
+            delivery = unsettled.pop(tag, None)
+            if delivery is None:
+                raise PreconditionFailed(f"unknown delivery tag {tag}")
+            self._settle_or_stage(tag, delivery, outcome)
+            return
+        if tag and tag not in unsettled:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        done: list[int] = []
+        for number in unsettled:
+            if tag and number > tag:
+                break
+            done.append(number)
+        for number in done:
+            self._settle_or_stage(number, unsettled.pop(number), outcome)
+
+    def _settle_or_stage(self, tag: int, delivery: Delivery, outcome: int) -> None:
+        if self.staged is not None:
+            self.staged.append((tag, delivery, outcome))
+        else:
+            self._settle(delivery, outcome)
+
+    def _settle(self, delivery: Delivery, outcome: int) -> None:
+        if delivery.group.queue.deleted:
+            return
+        try:
+            self._link.broker.settle(delivery, outcome)
+        except Refused:
+            return  # its time ran out and another has it, or its consumer left: nothing is left to settle
+
+
+def _no_deliveries(deliveries: list[Delivery]) -> None:
+    raise AssertionError("basic.get asks for its messages")
+
+
+def _text(arguments: dict[str, object], name: str) -> str:
+    value = arguments.get(name, "")
+    if not isinstance(value, str):
+        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is not a string")
+    return value
+
+
+def _flag(arguments: dict[str, object], name: str, default: bool) -> bool:
+    value = arguments.get(name, default)
+    if isinstance(value, str):
+        return value.lower() not in ("false", "0", "no")
+    if not isinstance(value, bool):
+        raise PreconditionFailed(f"invalid arg '{name}': {value!r} is neither true nor false")
+    return value
