@@ -1,0 +1,64 @@
+"""`$queue/` addresses, consumer groups and stream commits over 0-9-1."""
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.servers import drain
+
+
+def _take(
+    channel: BlockingChannel, queue: str, count: int, **arguments: object
+) -> list[tuple[pika.BasicProperties, bytes]]:
+    got: list[tuple[pika.BasicProperties, bytes]] = []
+    table = {name.replace("_", "-"): value for name, value in arguments.items()}
+    for method, properties, body in channel.consume(queue, arguments=table, inactivity_timeout=5):
+        if method is None:
+            break
+        assert properties is not None
+        assert body is not None
+        got.append((properties, body))
+        channel.basic_ack(method.delivery_tag)
+        if len(got) == count:
+            break
+    channel.cancel()
+    return got
+
+
+def test_an_address_reaches_the_queue_of_its_name(channel: BlockingChannel) -> None:
+    channel.queue_declare("addressed", durable=True)
+    channel.basic_publish("", "$queue/addressed/eu/images", b"resize")
+
+    assert drain(channel, "addressed", 1) == [b"resize"]
+
+
+def test_groups_read_independently_and_see_where_messages_are_from(channel: BlockingChannel) -> None:
+    channel.confirm_delivery()
+    channel.queue_declare("grouped", durable=True)
+    channel.basic_qos(prefetch_count=10)
+    for group in ("billing", "audit"):
+        tag = channel.basic_consume(
+            "$queue/grouped/orders/#", lambda *arguments: None, arguments={"x-consumer-group": group}
+        )
+        channel.basic_cancel(tag)
+    channel.basic_publish("", "$queue/grouped/orders/eu", b"one", pika.BasicProperties(headers={"mine": 1}))
+
+    for group in ("billing", "audit"):
+        properties, body = _take(channel, "$queue/grouped/orders/#", 1, x_consumer_group=group)[0]
+        assert body == b"one"
+        assert properties.message_id == "grouped:0"
+        assert properties.headers["group-id"] == f"{group}@orders/#"
+        assert properties.headers["queue"] == "grouped"
+        assert properties.headers["offset"] == 0
+        assert properties.headers["x-source-topic"] == "$queue/grouped/orders/eu"
+        assert properties.headers["mine"] == 1
+
+
+def test_a_commit_above_the_cursor_or_on_a_classic_queue_is_refused(channel: BlockingChannel) -> None:
+    channel.confirm_delivery()
+    channel.queue_declare("plain", durable=True)
+    headers = {"x-group-id": "default", "x-offset": 2}
+
+    with pytest.raises(ChannelClosedByBroker):
+        channel.basic_publish("", "$queue/plain/$commit", b"", pika.BasicProperties(headers=headers))

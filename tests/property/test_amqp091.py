@@ -1,0 +1,237 @@
+"""Laws of the AMQP 0-9-1 codec: any cut gives the same events, garbage raises ProtocolError only, values are exact."""
+
+import contextlib
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pamqp import commands
+
+from headrace.core.properties import Properties
+from headrace.errors import ProtocolError
+from headrace.model import AMQP091, Source
+from headrace.protocols.amqp091.codec import Ack, Decoder, DeliverEncoder, Hello, Method, Publish, encode_content
+from headrace.protocols.amqp091.fields import (
+    Float32,
+    Int8,
+    Int16,
+    Int32,
+    LongString,
+    Reader,
+    Seconds,
+    UInt8,
+    UInt16,
+    UInt32,
+    UInt64,
+    encode_entry,
+    encode_table,
+)
+from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
+from headrace.protocols.amqp091.methods import encode_method
+from headrace.protocols.amqp091.properties import decode_properties, encode_properties, with_headers
+
+_names = st.text(max_size=20)
+_scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.text(max_size=30),
+    st.binary(max_size=30),
+    st.binary(min_size=1, max_size=4).map(lambda raw: LongString(b"\xff" + raw)),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-128, 127).map(Int8),
+    st.integers(0, 255).map(UInt8),
+    st.integers(-(1 << 15), (1 << 15) - 1).map(Int16),
+    st.integers(0, (1 << 16) - 1).map(UInt16),
+    st.integers(-(1 << 31), (1 << 31) - 1).map(Int32),
+    st.integers(0, (1 << 32) - 1).map(UInt32),
+    st.integers(0, (1 << 64) - 1).map(UInt64),
+    st.integers(253402300800, (1 << 64) - 1).map(Seconds),
+    st.floats(allow_nan=False),
+    st.floats(width=32, allow_nan=False).map(Float32),
+    st.integers(0, 253402300799).map(lambda second: datetime.fromtimestamp(second, UTC)),
+    st.tuples(st.integers(0, 255), st.integers(0, (1 << 31) - 1)).map(
+        lambda pair: Decimal((0, tuple(map(int, str(pair[1]))), -pair[0]))
+    ),
+)
+_values = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3), max_leaves=8
+)
+_tables = st.dictionaries(_names, _values, max_size=4)
+
+
+@st.composite
+def _said(draw: st.DrawFn) -> Properties:
+    properties = Properties(draw(_tables), draw(_names))
+    properties.content_encoding = draw(_names)
+    properties.correlation_id = draw(_names)
+    properties.reply_to = draw(_names)
+    properties.message_id = draw(_names)
+    properties.user_id = draw(_names)
+    properties.app_id = draw(_names)
+    properties.delivery_mode = draw(st.integers(0, 255))
+    properties.extra = draw(
+        st.fixed_dictionaries(
+            {}, optional={"priority": st.integers(0, 255), "timestamp": st.integers(0, 1 << 63), "cluster_id": _names}
+        )
+    )
+    return properties
+
+
+def _publish(channel: int, exchange: str, key: str, properties: bytes, body: bytes) -> bytes:
+    method = encode_method(channel, commands.Basic.Publish, {"exchange": exchange, "routing_key": key})
+    return method + encode_content(channel, properties, body, 64)
+
+
+_frames = st.one_of(
+    st.builds(_publish, st.integers(1, 9), _names, _names, _said().map(encode_properties), st.binary(max_size=200)),
+    st.builds(
+        lambda channel, tag, multiple: encode_method(
+            channel, commands.Basic.Ack, {"delivery_tag": tag, "multiple": multiple}
+        ),
+        st.integers(1, 9),
+        st.integers(0, (1 << 64) - 1),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda queue, durable, arguments: encode_method(
+            3, commands.Queue.Declare, {"queue": queue, "durable": durable, "arguments": arguments}
+        ),
+        _names,
+        st.booleans(),
+        _tables,
+    ),
+    st.just(b"\x08\x00\x00\x00\x00\x00\x00\xce"),
+)
+
+
+def _shown(event: object) -> tuple[object, ...]:
+    if isinstance(event, Publish):
+        route = event.route
+        return (event.channel, route.exchange, route.key, event.properties, event.body)
+    if isinstance(event, Ack):
+        return (event.channel, event.tag, event.multiple)
+    if isinstance(event, Method):
+        return (event.channel, event.method.name, repr(dict(event.method)))
+    assert isinstance(event, Hello)
+    return (event.is_ours,)
+
+
+@given(st.lists(_frames, max_size=6), st.data())
+def test_any_cut_of_the_bytes_gives_the_same_events(frames: list[bytes], data: st.DataObject) -> None:
+    wire = PROTOCOL_HEADER + b"".join(frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
+
+    whole = [_shown(event) for event in Decoder().feed(wire)]
+    decoder = Decoder()
+    pieces = [wire[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
+    cut = [_shown(event) for piece in pieces for event in decoder.feed(piece)]
+
+    assert cut == whole
+
+
+@given(st.binary(max_size=300))
+@example(b"\x01\x00\x01\x00\x00\x00\x03\x00\x00\x00\xce")
+@example(b"\x02\x00\x01\x00\x00\x00\x00\xce")
+def test_garbage_raises_protocol_error_and_nothing_else(garbage: bytes) -> None:
+    _feed_all(PROTOCOL_HEADER + garbage)
+    _feed_all(garbage)
+
+
+@given(st.integers(1, 3), st.integers(0, 3), st.binary(max_size=80))
+def test_garbage_in_whole_frames_raises_protocol_error_and_nothing_else(kind: int, channel: int, body: bytes) -> None:
+    publish = encode_method(channel, commands.Basic.Publish, {"routing_key": "q"})
+    frame = struct.pack(">BHI", kind, channel, len(body)) + body + b"\xce"
+    _feed_all(PROTOCOL_HEADER + frame)
+    _feed_all(PROTOCOL_HEADER + publish + frame)
+
+
+@given(st.sampled_from(sorted(commands.INDEX_MAPPING)), st.binary(max_size=80))
+def test_garbage_in_any_method_raises_protocol_error_and_nothing_else(index: int, arguments: bytes) -> None:
+    body = struct.pack(">I", index) + arguments
+    _feed_all(PROTOCOL_HEADER + struct.pack(">BHI", 1, 1, len(body)) + body + b"\xce")
+
+
+@given(_frames, st.integers(0, 400), st.integers(0, 255))
+def test_one_wrong_byte_raises_protocol_error_or_nothing(frame: bytes, at: int, byte: int) -> None:
+    at %= len(frame)
+    _feed_all(PROTOCOL_HEADER + frame[:at] + bytes([byte]) + frame[at + 1 :])
+
+
+def _feed_all(wire: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        Decoder().feed(wire)
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 8])
+def test_a_huge_frame_is_refused_before_its_bytes_come(kind: int) -> None:
+    with pytest.raises(ProtocolError, match="larger than the agreed"):
+        Decoder().feed(PROTOCOL_HEADER + struct.pack(">BHI", kind, 1, 0xFFFFFFFF) + b"\0")
+
+
+def test_a_huge_body_is_refused_at_its_header() -> None:
+    header = struct.pack(">HHQH", 60, 0, 1 << 60, 0)
+    frames = encode_method(1, commands.Basic.Publish) + struct.pack(">BHI", 2, 1, len(header)) + header + b"\xce"
+
+    with pytest.raises(ProtocolError, match="larger than the"):
+        Decoder().feed(PROTOCOL_HEADER + frames)
+
+
+def test_a_huge_string_within_a_table_is_refused() -> None:
+    table = struct.pack(">I", 12) + b"\x01aS" + struct.pack(">I", 0x7FFFFFFF) + b"abcde"
+
+    with pytest.raises(ProtocolError):
+        Reader(table).table()
+
+
+def test_tables_nested_too_deep_are_refused() -> None:
+    table = b""
+    for _ in range(2000):
+        table = b"\x01aF" + struct.pack(">I", len(table)) + table
+
+    with pytest.raises(ProtocolError, match="nested"):
+        Reader(struct.pack(">I", len(table)) + table).table()
+
+
+@given(_tables)
+def test_tables_come_back_with_the_same_values_types_and_bytes(table: dict[str, object]) -> None:
+    raw = encode_table(table)
+    back = Reader(raw).table()
+
+    assert back == table
+    assert [type(value) for value in back.values()] == [type(value) for value in table.values()]
+    assert encode_table(back) == raw
+
+
+@given(_said())
+def test_properties_come_back_with_the_same_bytes(properties: Properties) -> None:
+    raw = encode_properties(properties)
+
+    assert encode_properties(decode_properties(raw)) == raw
+
+
+@given(_said(), st.integers(0, 1 << 62))
+def test_a_header_added_on_delivery_changes_nothing_else(properties: Properties, offset: int) -> None:
+    raw = encode_properties(properties)
+    more = decode_properties(with_headers(raw, encode_entry("x-stream-offset", offset)))
+
+    assert more.headers.pop("x-stream-offset") == offset
+    properties.headers.pop("x-stream-offset", None)
+    assert encode_properties(more) == encode_properties(properties)
+
+
+@given(_names, _names, st.integers(1, (1 << 64) - 1), st.booleans(), st.binary(max_size=300))
+def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, redelivered: bool, body: bytes) -> None:
+    source = Source(key, exchange, encoding=AMQP091)
+    fields = {
+        "consumer_tag": "c",
+        "delivery_tag": tag,
+        "redelivered": redelivered,
+        "exchange": exchange,
+        "routing_key": key,
+    }
+    slow = encode_method(7, commands.Basic.Deliver, fields) + encode_content(7, b"\0\0", body, 108)
+
+    assert DeliverEncoder(7, "c").encode(source, tag, redelivered, b"\0\0", body, 108) == slow

@@ -1,0 +1,104 @@
+"""A real `headrace serve` process for tests with foreign clients: start, stop, kill, start again on the same data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+_DEADLINE_SECONDS = 30.0
+
+
+class Server:
+    """One server over one data directory, or in memory."""
+
+    def __init__(self, directory: Path, in_memory: bool = False) -> None:
+        self._directory = directory
+        self._in_memory = in_memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connections: list[pika.BlockingConnection] = []
+        self.port = 0
+
+    def start(self) -> None:
+        ready = self._directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
+        with (self._directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headrace", "serve", "--amqp", "0", "--ready-file", str(ready), *where],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not ready.exists():
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, "the server did not become ready"
+            time.sleep(0.02)
+        self.port = json.loads(ready.read_text())["ports"]["amqp"]
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(_DEADLINE_SECONDS)
+            self._process = None
+
+    def stop(self) -> int:
+        """End it as an operator would; returns its exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(_DEADLINE_SECONDS)
+        self._process = None
+        return code
+
+    def log(self) -> str:
+        return (self._directory / "server.log").read_text()
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def memory_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def connect(self, **parameters: object) -> pika.BlockingConnection:
+        """A connection of pika's, closed by `close_connections` at the latest."""
+        opened = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, **parameters))
+        self._connections.append(opened)
+        return opened
+
+    def close_connections(self) -> None:
+        for opened in self._connections:
+            if opened.is_open:
+                opened.close()
+        self._connections.clear()
+
+
+def drain(channel: BlockingChannel, queue: str, count: int, seconds: float = 10.0) -> list[bytes]:
+    """The bodies of so many messages, acknowledged; fewer when they do not come in time."""
+    bodies: list[bytes] = []
+    if not count:
+        return bodies
+    for method, _, body in channel.consume(queue, inactivity_timeout=seconds):
+        if method is None:
+            break
+        assert body is not None
+        bodies.append(body)
+        channel.basic_ack(method.delivery_tag)
+        if len(bodies) == count:
+            break
+    channel.cancel()
+    return bodies
