@@ -10,12 +10,13 @@ from typing import Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
-from headrace.storage.local.catalog import Batch, Catalog, Staged
+from headrace.storage.local.batch import Batch, Staged
+from headrace.storage.local.cache import BlockCache
+from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full
 from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
-from headrace.storage.local.log import BlockCache
 from headrace.storage.local.record import Record
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
