@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.address import DEAD_LETTER_PREFIX, is_address
+from headrace.core.address import DEAD_LETTER_PREFIX, effective_group, is_address
 from headrace.core.dead_letter import Death, add_death, add_queue_history, is_cycle
 from headrace.core.definition import (
     CLASSIC,
@@ -22,14 +22,15 @@ from headrace.core.definition import (
     QueueDefinition,
     Retention,
 )
-from headrace.core.delivery import Consumer, Delivery
+from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.exchange import Binding, Exchange
-from headrace.core.group import ACK, Group, WorkGroup
+from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
 from headrace.core.topology import DEFAULT_HOST, Topology, scoped, unscoped
 from headrace.core.turn import Confirm, Turn
+from headrace.core.work import WorkGroup
 from headrace.errors import (
     AccessRefused,
     Corrupt,
@@ -210,8 +211,9 @@ class Broker:
         turn = self._open_turn()
         turn.published.pop(queue, None)
         for group in queue.groups.values():
-            for consumer in group.consumers:
-                consumer.group = None
+            consumers = list(group.consumers)
+            group.close()
+            for consumer in consumers:
                 if consumer.cancelled is not None:
                     consumer.cancelled()
         self.topology.remove(turn, queue)
@@ -255,9 +257,10 @@ class Broker:
     ) -> Group:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
-        Without a group, classic queues have one that all share; streams have one per consumer. Without a mode it is
-        that of the queue's type. `position` (see parse_position) moves a stream group. Raises NotFound,
-        ResourceLocked, AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
+        Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
+        group is `group@filter`, which has progress of its own. Without a mode it is that of the queue's type.
+        `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
+        AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self.queue(name, consumer.owner)
         if queue.refusal is not None:
@@ -265,34 +268,48 @@ class Broker:
         place = parse_position(position)
         is_stream = queue.definition.kind == STREAM
         mode = mode or (STREAM_MODE if is_stream else WORK_MODE)
-        group = group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP)
+        group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
         turn = self._open_turn()
         members = queue.group(turn, group, mode, key_filter, auto_commit)
         if queue.definition.kind == EPHEMERAL:
             consumer.auto_ack = True
+        if isinstance(members, StreamGroup):
+            members.agree(auto_commit)
+        is_first = not len(members.consumers)
         members.consumers.join(consumer, exclusive)
         consumer.group = members
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
-        if isinstance(members, StreamGroup) and place[0] != RESUME:
+        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
             members.seek(turn, _offset_at(queue, place))
-        self._pump_soon(queue)
+        self.pump_soon(queue)
         return members
 
-    def cancel(self, consumer: Consumer) -> None:
-        """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer."""
+    def cancel(self, consumer: Consumer, keep: bool = False) -> None:
+        """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer.
+
+        With `keep` it gets nothing more, but may still settle what it holds, until it is cancelled without.
+        """
         group = consumer.group
         if group is None:
             return
         queue = group.queue
-        queue.leave(self._open_turn(), consumer, self._clock.now_us())
+        if keep and consumer.held:
+            group.consumers.leave(consumer)
+            queue.touch(self._clock.now_us())
+        else:
+            queue.leave(self._open_turn(), consumer, self._clock.now_us())
         if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
             self.drop_queue(self._open_turn(), queue)
         else:
-            self._pump_soon(queue)
+            self.pump_soon(queue)
 
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
-        """One message for a consumer that asks for it, None when none waits. The consumer need not be a member."""
+        """One message for a consumer that asks for it, None when none waits.
+
+        The consumer need not be a member, but all it takes is from one group; `cancel` gives back what it holds.
+        Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream, another group), Corrupt.
+        """
         queue = self.queue(name, consumer.owner)
         if queue.refusal is not None:
             raise queue.refusal
@@ -302,31 +319,51 @@ class Broker:
         members = queue.group(turn, group or DEFAULT_GROUP, WORK_MODE)
         queue.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
-        return members.take(turn, consumer, self._clock.now_us())
+        if consumer.group not in (None, members):
+            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
+        delivery = members.take(turn, consumer, self._clock.now_us())
+        if consumer.held:
+            consumer.group = members
+        return delivery
+
+    def set_credit(self, consumer: Consumer, limit: int) -> None:
+        """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
+        consumer.credit.change(limit)
+        self._has_room(consumer)
+
+    def set_shared_credit(self, credit: Credit, limit: int) -> None:
+        """Let all consumers that share this credit hold up to `limit` together; 0 means as many as there are."""
+        credit.change(limit)
+
+    def allow(self, consumer: Consumer, count: int) -> None:
+        """Let a consumer get `count` more messages and then no more, whatever it settles; 0 pauses it."""
+        consumer.allowance = count
+        self._has_room(consumer)
+
+    def _has_room(self, consumer: Consumer) -> None:
+        consumer.wake()
+        if consumer.group is not None:
+            self.pump_soon(consumer.group.queue)
 
     def settle(self, delivery: Delivery, outcome: int = ACK) -> None:
         """End a delivery: ACK, NACK, REJECT or RELEASE. Raises Refused when it is not pending any more."""
         delivery.group.settle(self._open_turn(), delivery.consumer, delivery.offset, outcome, self._clock.now_us())
-        self._pump_soon(delivery.group.queue)
+        self.pump_soon(delivery.group.queue)
 
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
         members = self._group(name, group)
-        if isinstance(members, WorkGroup):
-            lease = members.lease(offset)
-            consumer = lease.consumer if lease is not None else None
-        else:
-            consumer = next((c for c in members.consumers if offset in c.held), None)
+        consumer = members.holder(offset)
         if consumer is None:
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
         members.settle(self._open_turn(), consumer, offset, outcome, self._clock.now_us())
-        self._pump_soon(members.queue)
+        self.pump_soon(members.queue)
 
     def renew(self, delivery: Delivery, lease_ms: int) -> None:
         """Give a consumer more time for a delivery. Raises Refused when it is not pending any more."""
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
-            delivery.group.renew(delivery.consumer, delivery.offset, due_us, self._open_turn())
+            delivery.group.renew(delivery.consumer, delivery.offset, due_us)
 
     def commit_offset(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
@@ -341,11 +378,15 @@ class Broker:
         if not isinstance(members, StreamGroup):
             raise Refused(f"group {group!r} of queue {name!r} is a work group: it cannot be moved")
         members.seek(self._open_turn(), _offset_at(members.queue, parse_position(position)))
-        self._pump_soon(members.queue)
+        self.pump_soon(members.queue)
 
     def delete_group(self, name: str, group: str) -> None:
         """Forget a group. Raises Refused while it has consumers."""
         self.queue(name).remove_group(self._open_turn(), group)
+
+    def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
+        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound."""
+        return self._group(name, group).pending()
 
     def _group(self, name: str, group: str) -> Group:
         members = self.topology.queue(name).groups.get(group)
@@ -501,7 +542,7 @@ class Broker:
             for queue, messages in part.items():
                 if not queue.deleted:
                     queue.appended(self._open_turn(), messages, now_us)
-                    self._pump_soon(queue)
+                    self.pump_soon(queue)
         if self.blocked and self._engine.staged_bytes < LOW_WATER_BYTES:
             self._set_blocked(False)
 
@@ -535,7 +576,7 @@ class Broker:
             _, _, queue = heapq.heappop(self._timers)
             if not queue.deleted:
                 queue.on_time(self._open_turn(), now_us)
-                self._pump_soon(queue)
+                self.pump_soon(queue)
         return self._timers[0][0] if self._timers else 0
 
     def wake_queue_at(self, queue: Queue, time_us: int) -> None:
@@ -545,7 +586,8 @@ class Broker:
     def report_damage(self, queue: Queue, error: Corrupt) -> None:
         _log.error("the queue %r is refused: %s", queue.name, error)
 
-    def _pump_soon(self, queue: Queue) -> None:
+    def pump_soon(self, queue: Queue) -> None:
+        """Deliver what this queue has in the next turn."""
         self._pumps[queue] = None
         self._open_turn()
 

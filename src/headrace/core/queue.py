@@ -7,11 +7,12 @@ from headrace.core.address import QUEUE_PREFIX
 from headrace.core.dead_letter import EXPIRED, MAXLEN
 from headrace.core.definition import DROP_HEAD, EPHEMERAL, EPHEMERAL_EXPIRES_MS, REJECT_PUBLISH_DLX, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import Group, WorkGroup, copied
+from headrace.core.group import Group, copied
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.retention import truncation_point
 from headrace.core.stream import StreamGroup
 from headrace.core.turn import Turn
+from headrace.core.work import WorkGroup
 from headrace.errors import Corrupt, PreconditionFailed, Refused
 from headrace.model import Message, Source
 from headrace.selector import Selector, parse
@@ -198,17 +199,22 @@ class Queue:
         if len(group.consumers):
             raise Refused(f"group {name!r} of queue {self.name!r} has consumers; they must leave first")
         del self.groups[name]
+        group.close()
         turn.commit_for(self).delete_group(self.log.name, name)
         turn.touched.add(self)
 
     def pump(self, turn: Turn, now_us: int) -> None:
         """Deliver to everybody who has room."""
         try:
-            for group in self.groups.values():
+            for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
                 if len(group.consumers):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
+
+    def pump_soon(self) -> None:
+        """Have `pump` called in the next turn."""
+        self._broker.pump_soon(self)
 
     def refuse(self, error: Corrupt) -> None:
         """What is stored of this queue is damaged: nothing more goes in or out, everything else goes on."""
@@ -264,8 +270,7 @@ class Queue:
         count = self.messages
         groups = self._work_groups()
         for group in groups:
-            for offset in range(group.state.committed, self.log.next_offset):
-                group.drop(turn, offset)
+            group.purge(turn)
         if not groups:
             self._truncate(turn, self.log.next_offset)
         self._bytes = 0
