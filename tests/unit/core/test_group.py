@@ -748,6 +748,29 @@ def test_priorities_hold_after_a_restart() -> None:
     ]
 
 
+def test_exactly_what_was_claimed_out_of_order_is_redelivered_after_a_restart() -> None:
+    house = house_with(max_priority=9)
+    for priority in (0, 9, 0, 7, 0, 0, 0, 8):
+        house.publish("orders", "x", priority=priority)
+    house.consume("orders", credit=3)
+
+    inbox = restarted(house).consume("orders")
+
+    assert [delivery.offset for delivery in inbox.got if delivery.redelivered] == [1, 7, 3]
+
+
+def test_a_delayed_message_keeps_its_priority() -> None:
+    house = house_with(max_priority=9)
+    inbox = house.consume("orders")
+    later = house.clock.now_us() + 10_000_000
+    house.publish("orders", "low", priority=1, not_before_us=later)
+    house.publish("orders", "high", priority=9, not_before_us=later)
+
+    house.advance(10)
+
+    assert inbox.payloads == ["high", "low"]
+
+
 def test_without_priorities_order_is_that_of_the_log() -> None:
     house = house_with()
     for payload, priority in (("a", 1), ("b", 5)):
