@@ -133,11 +133,16 @@ class Consumer:
         left = min(self.credit.left, self.allowance)
         return left if self.shared is None else min(left, self.shared.left)
 
-    def take(self, offset: int) -> None:
-        self.held.add(offset)
-        self.credit.used += 1
+    def take(self, offsets: list[int]) -> None:
+        """These are on their way to it: they use up its room."""
+        count = len(offsets)
+        self.allowance -= count
+        if self.auto_ack:
+            return
+        self.held.update(offsets)
+        self.credit.used += count
         if self.shared is not None:
-            self.shared.used += 1
+            self.shared.used += count
 
     def release(self, offset: int) -> None:
         if offset not in self.held:

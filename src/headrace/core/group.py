@@ -126,20 +126,22 @@ class Group(ABC):
 
     def _deal(self, turn: Turn, found: list[Found], now_us: int) -> None:
         """Hand out messages by turns, one to each where several have room, and call each consumer once."""
-        hands: dict[Consumer, list[Delivery]] = {}
+        shares: dict[Consumer, list[Found]] = {}
         at = 0
         while at < len(found):
             consumer, room = self.consumers.next()
             if consumer is None:
                 self._put_back(found[at:])
                 break
-            given = self._claim(turn, consumer, found[at : at + room], now_us)
-            at += len(given)
-            hand = hands.get(consumer)
-            if hand is None:
-                hands[consumer] = given
+            share = found[at : at + room]
+            consumer.take([offset for offset, _ in share])
+            at += len(share)
+            earlier = shares.get(consumer)
+            if earlier is None:
+                shares[consumer] = share
             else:
-                hand += given
+                earlier += share
+        hands = {consumer: self._claim(turn, consumer, share, now_us) for consumer, share in shares.items()}
         for consumer, hand in hands.items():
             if consumer.turns is not self.consumers:  # another one's delivery made it leave
                 self._take_back(turn, consumer, hand, now_us)
@@ -158,7 +160,7 @@ class Group(ABC):
 
     @abstractmethod
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
-        """These messages are this consumer's now."""
+        """These messages are this consumer's now; it has taken their offsets."""
 
     @abstractmethod
     def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:

@@ -118,13 +118,11 @@ class StreamGroup(Group):
         return self.filter is None or self.filter.matches(self.queue.key_of(message))
 
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
-        consumer.allowance -= len(share)
         deliveries: list[Delivery] = []
         for offset, message in share:
             deliveries.append(Delivery(self, consumer, offset, message, 1, offset < self._given))
             self._given = max(self._given, offset + 1)
             if not consumer.auto_ack:
-                consumer.take(offset)
                 self._held[offset] = consumer
                 heapq.heappush(self._lowest_held, offset)
         if len(self._lowest_held) > 2 * len(self._held) + _SLACK:

@@ -67,6 +67,7 @@ class WorkGroup(Group):
         while True:
             found = self._find(turn, 1, now_us)
             if found:
+                consumer.take([found[0][0]])
                 given = self._claim(turn, consumer, found, now_us)
                 if consumer.auto_ack:
                     self._finish(turn, given, now_us)
@@ -170,7 +171,6 @@ class WorkGroup(Group):
         return True
 
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
-        consumer.allowance -= len(share)
         pending = self.state.pending
         deliveries: list[Delivery] = []
         for offset, message in share:
@@ -190,9 +190,8 @@ class WorkGroup(Group):
         else:
             for offset, _ in share:
                 claim(log, self.name, offset, offset + 1, consumer.name, due_us)
-        for offset, _ in share:
-            consumer.take(offset)
-            if pending:
+        if pending:
+            for offset, _ in share:
                 pending.pop(offset, None)
         self._leases.give(deliveries, due_us)
         self.queue.wake_at(due_us)
