@@ -141,7 +141,9 @@ class Turns:
         self._consumers.insert(at, consumer)
 
     def leave(self, consumer: Consumer) -> None:
-        self._consumers.remove(consumer)
+        """It gets nothing more. Does nothing for one that is not a member."""
+        if consumer in self._consumers:
+            self._consumers.remove(consumer)
         if not self._consumers:
             self.exclusive = False
 

@@ -103,6 +103,8 @@ class WorkGroup(Group):
         self._ready: list[list[int]] = [[] for _ in range(queue.definition.max_priority + 1)]
         """Heaps of offsets by priority: what came back and, where priorities count, everything that waits."""
         self._delayed: list[tuple[int, int]] = []
+        self._low = 0
+        """Below it nothing waits: everything is settled or with a consumer."""
         self._restore()
 
     @property
@@ -299,12 +301,31 @@ class WorkGroup(Group):
             turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
             self._forget(turn, offset)
 
+    def purge(self, turn: Turn) -> None:
+        """Settle everything that waits; what consumers hold stays with them. Takes a step for each gap, not message."""
+        log = self.queue.log
+        commit = turn.commit_for(self.queue)
+        at = self.state.committed
+        for held in [*sorted(self._leases), log.next_offset]:
+            if at < held:
+                commit.bury(log.name, self.name, at, held)
+                self.state.settle(at, held)
+            at = max(at, held + 1)
+        for heap in self._ready:
+            heap.clear()
+        self._delayed.clear()
+        for offset in [offset for offset in self.state.pending if offset not in self._leases]:
+            del self.state.pending[offset]
+        self.state.cursor = log.next_offset
+        turn.touched.add(self.queue)
+
     def head(self) -> int:
         """The oldest offset that waits for a consumer, or the end of the log."""
-        offset = self.state.committed
+        offset = max(self._low, self.state.committed)
         end = self.queue.log.next_offset
         while offset < end and (offset in self._leases or offset in self.state.settled):
             offset += 1
+        self._low = offset
         return offset
 
     def on_truncated(self, turn: Turn, first: int) -> None:
@@ -324,6 +345,7 @@ class WorkGroup(Group):
         if due_us == DEAD:
             self._bury(turn, offset, lease.message, lease.attempts, DELIVERY_LIMIT, now_us)
             return
+        self._low = min(self._low, offset)
         turn.commit_for(self.queue).requeue(self.queue.log.name, self.name, offset, offset + 1, due_us)
         self.state.pending[offset] = Pending(lease.attempts, due_us, "")
         if due_us <= now_us:
