@@ -1,8 +1,8 @@
 """A queue as the configuration file describes it, with the names FluxMQ uses. What it comes to is a QueueDefinition.
 
-Defaults are FluxMQ's: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
-168 h, 100,000 of them at most. A full queue refuses what is published (`reject-publish`): the publisher is told and nothing
-that was confirmed is lost; `overflow: drop-head` must be asked for.
+Defaults are the same: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
+168 h, 100,000 of them at most. A full queue refuses what is published (`reject-publish`): the publisher is told, and
+nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
 """
 
 from collections.abc import Mapping
