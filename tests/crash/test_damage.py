@@ -15,7 +15,7 @@ from headrace.storage.group_state import STREAM, WORK
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.journal import Position, read_files
-from headrace.storage.local.record import decode_record
+from headrace.storage.local.record import decode_record, encode_record
 from tests.contents import Contents, contents
 from tests.disks import SnapshotDisk
 
@@ -191,3 +191,27 @@ def _check_truth_or_corrupt(root: Path, where: str, before: Contents, after: Con
             assert held == after[name], f"{where} changed {name} without a word"
     assert found.keys() == after.keys()
     return 1
+
+
+def test_a_payload_made_to_look_like_a_journal_record_proves_nothing(tmp_path: Path) -> None:
+    """A publisher who knows the format, but not the sequence numbers, must not be able to lock a directory."""
+    disk = SnapshotDisk()
+    engine = LocalEngine(tmp_path / "live", settings=SMALL, disk=disk)
+    forged = b"".join(
+        b"".join(encode_record(seq, seq, b"", [], None))
+        for seq in (1, 1 << 20, 1 << 40, 1 << 61, 1 << 62, (1 << 63) - 1)
+    )
+    for _ in range(200):  # more than once around the ring
+        commit = Commit()
+        commit.append("orders", [Message(PLAIN, forged * 4, 1)])
+        commit.truncate("orders", 1 << 40)
+        engine.commit(commit, lambda error: None)
+        engine.sync()
+    expected = contents(engine)
+    disk.snapshot(tmp_path / "live", tmp_path / "killed")
+    engine.close()
+
+    engine = LocalEngine(tmp_path / "killed", settings=SMALL)
+
+    assert contents(engine) == expected
+    engine.close()

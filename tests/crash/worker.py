@@ -22,6 +22,7 @@ from headrace.core.broker import Broker
 from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, NACK, REJECT
+from headrace.core.transaction import Publish
 from headrace.core.turn import Confirm
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
@@ -100,7 +101,7 @@ class Worker:
         for delivery in self.inbox:
             number = int(delivery.message.payload)
             self.broker.transaction(
-                [(self.message("left", number), None), (self.message("right", number), None)], [(delivery, ACK)]
+                [Publish(self.message("left", number)), Publish(self.message("right", number))], [(delivery, ACK)]
             )
         self.inbox.clear()
 

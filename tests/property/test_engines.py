@@ -3,6 +3,7 @@
 import random
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,12 @@ class Engines(RuleBasedStateMachine):
         self.disk = LosingDisk()
         self.local = LocalEngine(self.home / "0", settings=SMALL, disk=self.disk)
         self.number = 0
+        self.count = 0
         self.confirmed = 0
+        self.safe = 0
+        """How many of the commits in the history are confirmed, and how many of those must survive a power loss."""
         self.history = [contents(self.model)]
-        """What the model held after each commit that is not yet known to be confirmed, the last confirmed first."""
+        """What the model held after each commit, beginning with one that must survive anything."""
         self.errors: list[HeadraceError | None] = []
 
     def teardown(self) -> None:
@@ -57,7 +61,7 @@ class Engines(RuleBasedStateMachine):
             shutil.rmtree(self.home)
 
     def commit(self, commit: Commit) -> None:
-        """To both; the model says whether it is allowed."""
+        """To both; the model says whether it is allowed. Every third commit need not be synced."""
         copy = Commit()
         for append in commit.appends:
             copy.append(append.log, append.messages)
@@ -75,11 +79,17 @@ class Engines(RuleBasedStateMachine):
             raise AssertionError(f"the model refused what the local engine took: {refused}") from refused
         self.model.sync()
         self.history.append(contents(self.model))
-        self.local.commit(commit, self.confirm)
+        self.count += 1
+        durable = self.count % 3 > 0
+        self.local.commit(commit, self.confirm_durable if durable else self.confirm, durable)
 
     def confirm(self, error: HeadraceError | None) -> None:
         assert error is None
         self.confirmed += 1
+
+    def confirm_durable(self, error: HeadraceError | None) -> None:
+        self.confirm(error)
+        self.safe = self.confirmed
 
     def messages(self, count: int, size: int, plain: bool) -> list[Message]:
         made: list[Message] = []
@@ -207,24 +217,26 @@ class Engines(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.local.close()
+        self.safe = self.confirmed
         self.settled()
         self.local = LocalEngine(self.home / str(self.generation), settings=SMALL, disk=self.disk)
         assert contents(self.local) == self.history[-1]
 
     @rule()
     def kill(self) -> None:
-        self.come_back(lambda target: self.disk.snapshot(self.home / str(self.generation), target))
+        root = self.home / str(self.generation)
+        self.come_back(lambda target: self.disk.snapshot(root, target), lambda: self.confirmed)
 
     @rule(seed=st.integers(0, 1 << 30))
     def lose_power(self, seed: int) -> None:
         root = self.home / str(self.generation)
-        self.come_back(lambda target: self.disk.lose_power(root, target, random.Random(seed)))
+        self.come_back(lambda target: self.disk.lose_power(root, target, random.Random(seed)), lambda: self.safe)
 
-    def come_back(self, take: Any) -> None:
-        """Go on from a copy of the files taken in mid-flight: some prefix of the commits, all confirmed ones in it."""
+    def come_back(self, take: Callable[[Path], None], count: Callable[[], int]) -> None:
+        """Go on from a copy of the files taken in mid-flight: some prefix of the commits, all promised ones in it."""
         target = self.home / str(self.generation + 1)
         with self.disk.lock:  # nothing is written between counting what is confirmed and taking the copy
-            confirmed = self.confirmed
+            promised = count()
             take(target)
         history = self.history
         self.local.close()
@@ -233,7 +245,7 @@ class Engines(RuleBasedStateMachine):
         self.disk = LosingDisk()
         self.local = LocalEngine(target, settings=SMALL, disk=self.disk)
         found = contents(self.local)
-        matching = [at for at in range(confirmed, len(history)) if history[at] == found]
+        matching = [at for at in range(promised, len(history)) if history[at] == found]
         assert matching, "what came back is not what any prefix of the commits left"
         self.become(found, history[matching[-1]])
 
@@ -256,12 +268,14 @@ class Engines(RuleBasedStateMachine):
                 group: _copied(state) for group, state in self.local.log(name).groups.items()
             }
         assert contents(self.model) == found
-        self.settled()
+        self.history = [found]
+        self.confirmed = self.safe = 0
 
     def settled(self) -> None:
-        """Everything so far is confirmed: history starts here."""
-        self.history = [contents(self.model)]
-        self.confirmed = 0
+        """History starts with the last commit that must survive anything."""
+        self.history = self.history[self.safe :]
+        self.confirmed -= self.safe
+        self.safe = 0
 
     @invariant()
     def nothing_is_confirmed_twice(self) -> None:

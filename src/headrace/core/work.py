@@ -234,6 +234,17 @@ class WorkGroup(Group):
         self._leases.renew(self._held_by(consumer, offset), due_us)
         self.queue.wake_at(due_us)
 
+    def pass_on(self, holder: Consumer, offset: int, to: Consumer, due_us: int) -> Delivery:
+        """Let another consumer hold this until `due_us`. Raises Refused when the one said to hold it does not."""
+        held = self._held_by(holder, offset)
+        holder.release(offset)
+        to.take([offset])
+        to.allowance += 1  # it is passed on, not delivered
+        passed = Delivery(self, to, offset, held.message, held.attempts, held.redelivered)
+        self._leases.give([passed], due_us)
+        self.queue.wake_at(due_us)
+        return passed
+
     def _held_by(self, consumer: Consumer, offset: int) -> Delivery:
         lease = self._leases.get(offset)
         if lease is None or lease.consumer is not consumer:

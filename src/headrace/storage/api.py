@@ -5,6 +5,7 @@ crash the engine calls the `wake` it was opened with (from any thread), and the 
 in commit order.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
@@ -19,6 +20,7 @@ from headrace.storage.group_state import (
     CURSOR,
     DEAD,
     DELETED,
+    MODE_NAMES,
     REQUEUED,
     GroupState,
     Transition,
@@ -37,7 +39,9 @@ TRANSACTIONS: Final = "transactions"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS})
 
 MAX_NAME_BYTES: Final = 512
+MAX_TEXT_BYTES: Final = 65535
 MAX_COMMIT_BYTES: Final = 1 << 30
+_MAX_NUMBER: Final = (1 << 63) - 1
 
 Done = Callable[[HeadraceError | None], None]
 Wake = Callable[[], None]
@@ -226,14 +230,23 @@ class Engine(ABC):
 
 
 def check_commit(commit: Commit) -> None:
-    """Refuse what no engine can store: ranges that run backwards, a commit too large."""
+    """Refuse, before anything is staged, what no engine can store: numbers, texts, definitions, a commit too large."""
     if commit.size_bytes > MAX_COMMIT_BYTES:
         raise Refused(
             f"a commit of {commit.size_bytes} bytes is too large ({MAX_COMMIT_BYTES} at most); publish smaller batches"
         )
     for step in commit.steps:
-        if step.start < 0 or (step.stop < step.start and step.kind in (CLAIMED, ACKED, DEAD, REQUEUED)):
-            raise Refused(f"group {step.group!r}: {step.start}..{step.stop} is not a range of offsets")
+        _check_numbers(step)
+        if step.consumer or step.filter:
+            _check_text("consumer", step.consumer)
+            _check_text("filter", step.filter)
+    for (table, key), value in commit.puts.items():
+        _check_text("table", table)
+        if table in DEFINITIONS and value is not None:
+            _check_definition(table, key, value)
+    for log, before in commit.truncations.items():
+        if not 0 <= before <= _MAX_NUMBER:
+            raise Refused(f"{log}: {before} is not an offset")
 
 
 def check_step(step: Transition, exists: bool) -> None:
@@ -250,6 +263,30 @@ def check_name(kind: str, name: str) -> None:
     """Raises Refused unless the name has 1 to 512 bytes of UTF-8."""
     if not name or len(name) > MAX_NAME_BYTES or not 1 <= _utf8_length(kind, name) <= MAX_NAME_BYTES:
         raise Refused(f"the {kind} name {name[:64]!r} must have 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+
+
+def _check_numbers(step: Transition) -> None:
+    start, stop = step.start, step.stop
+    backwards = stop < start and step.kind in (CLAIMED, ACKED, DEAD, REQUEUED)
+    if start < 0 or backwards or start > _MAX_NUMBER or stop > _MAX_NUMBER:
+        raise Refused(f"group {step.group!r}: {start}..{stop} is not a range of offsets")
+    if not -_MAX_NUMBER <= step.due_us <= _MAX_NUMBER:
+        raise Refused(f"group {step.group!r}: {step.due_us} is not a time in microseconds")
+    if step.kind == CREATED and step.mode not in MODE_NAMES:
+        raise Refused(f"group {step.group!r}: there is no mode {step.mode}")
+
+
+def _check_text(kind: str, text: str) -> None:
+    if _utf8_length(kind, text) > MAX_TEXT_BYTES:
+        raise Refused(f"the {kind} {text[:64]!r} is too long ({MAX_TEXT_BYTES} bytes of UTF-8 at most)")
+
+
+def _check_definition(table: str, key: bytes, value: bytes) -> None:
+    try:
+        key.decode()
+        json.dumps(json.loads(value), ensure_ascii=False).encode()
+    except ValueError as error:
+        raise Refused(f"{key!r} in {table!r} must have a key of UTF-8 and a value of JSON: {error}") from error
 
 
 def _utf8_length(kind: str, name: str) -> int:

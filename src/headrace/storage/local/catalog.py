@@ -13,6 +13,7 @@ from headrace.model import Message
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, BlockCache, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
@@ -118,9 +119,6 @@ class Catalog:
         self.tail_bytes = 0
         self.chores: list[Job] = []
         """Files to remove, now that nothing refers to them."""
-        self.replaying = True
-        """Until the journal is replayed, what stands behind the checkpoint in the segments is not to be looked at."""
-        self._to_trim: set[LocalLog] = set()
         self._staged_drops: dict[str, Change] = {}
         self._staged_groups: dict[tuple[LocalLog, str], Change] = {}
 
@@ -252,20 +250,9 @@ class Catalog:
         """Have the segments removed in which nothing is left."""
         if not log.tail:
             self.tails.discard(log)
-        if self.replaying:
-            self._to_trim.add(log)
-            return
         paths = log.trim()
         if paths:
             self.chores.append(RemoveSegments(paths))
-
-    def trim_replayed(self) -> None:
-        """The journal is replayed: see to the segments that were emptied on the way."""
-        self.replaying = False
-        for log in self._to_trim:
-            if not log.dropped:
-                self.trim(log)
-        self._to_trim.clear()
 
     def _check_steps(self, commit: Commit) -> None:
         """Raises, before anything is staged, when a group is not there or its log is damaged."""
@@ -354,6 +341,7 @@ class Catalog:
             log = LocalLog(name, self.root / "queues", self.cache)
             drops[name].replacement = log
         log.id = log_id
+        log.unloaded = LogEntry(log_id, name, 0, 0)  # whatever segments it has are from before: the journal has it all
         self.logs_by_id[log_id] = log
         self.next_id = max(self.next_id, log_id + 1)
         return log
@@ -415,6 +403,7 @@ class Catalog:
                 del self.logs[log.name]
         if self._staged_drops.get(log.name) is change:
             del self._staged_drops[log.name]
+        self.cache.forget_below(log.directory)
         self.chores.append(RemoveTree(log.directory, self.root / "queues" / f".trash-{log.id}"))
 
     def _forget_group(self, group: LocalGroup) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
@@ -32,7 +32,7 @@ from headrace.storage.local.record import Record
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.segment import Segment, segment_path
 from headrace.storage.local.tables import table_path
-from headrace.storage.local.writer import SyncFailure, Write, Writer
+from headrace.storage.local.writer import Synced, SyncFailure, Write, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
 
@@ -74,7 +74,7 @@ class LocalEngine(Engine):
         self._disk = disk or Disk()
         self._failure: HeadraceError | None = None
         self._closed = False
-        self._results: SimpleQueue[Write | SyncFailure | Job] = SimpleQueue()
+        self._results: SimpleQueue[Write | Synced | SyncFailure | Job] = SimpleQueue()
         self._waiting: deque[Staged] = deque()
         self._waiting_bytes = 0
         self._in_flight: deque[tuple[Write, Batch]] = deque()
@@ -84,6 +84,7 @@ class LocalEngine(Engine):
         self._retry_at_us = 0
         self._checkpoint_wanted = False
         self._preparing = False
+        self._sync_wanted = False
         self._one_by_one = False
         """Whether a batch was refused and waits for those before it, so that its commits can be told apart."""
         self._make_directories()
@@ -109,6 +110,8 @@ class LocalEngine(Engine):
         self._waiting_bytes += commit.size_bytes
         self.staged_bytes += commit.size_bytes
         self._submit()
+        if self._callbacks and self._wake is not None:  # refused at once: no thread will wake the owner for it
+            self._wake()
 
     def log(self, name: str) -> Log:
         return self._catalog.log(name)
@@ -125,11 +128,7 @@ class LocalEngine(Engine):
         return found.values.get(key) if found is not None else None
 
     def poll(self) -> None:
-        try:
-            while True:
-                self._take(self._results.get_nowait())
-        except Empty:
-            pass
+        self._drain_results()
         self._maintain()
         self._submit()
         self._call_back()
@@ -137,10 +136,13 @@ class LocalEngine(Engine):
             raise self._failure
 
     def sync(self) -> None:
-        self.poll()
+        # Straight to waiting: until then the writer cannot go on, because this thread has the interpreter.
+        if not self._in_flight:
+            self.poll()
         while self._in_flight or self._waiting:
             self._take(self._results.get())
             self.poll()
+        self._call_back()
 
     def close(self) -> None:
         if self._closed:
@@ -179,10 +181,10 @@ class LocalEngine(Engine):
         checkpoint_position = reader.end
         for record in reader.records():
             batch = self._replayed(record)
-            recovery.prepare(batch)
             self._catalog.apply(batch, record.seq)
-            self._do_chores()
+            self._run_chores()
             self._position = reader.end
+            self._synced_seq = reader.end.seq
             if self._catalog.tail_bytes > settings.tail_bytes:
                 self._flush(checkpoint=False)
                 self._drain_results()
@@ -219,7 +221,7 @@ class LocalEngine(Engine):
             what = f"commit {record.seq} does not fit the checkpoint ({error!r}); restore both from one copy"
             raise Corrupt(str(self._root / "journal"), 0, what) from error
 
-    def _report(self, result: Write | SyncFailure | Job) -> None:
+    def _report(self, result: Write | Synced | SyncFailure | Job) -> None:
         """Called by the threads."""
         self._results.put(result)
         if self._wake is not None:
@@ -265,6 +267,10 @@ class LocalEngine(Engine):
             self._refuse(commits, error)
             return
         self._one_by_one = False
+        self._write(batch, durable)
+
+    def _write(self, batch: Batch, durable: bool) -> None:
+        durable = durable or self._sync_wanted
         write = Write(self._next_seq, batch.operations, batch.runs(), batch.block, durable)
         self._next_seq += 1
         self._in_flight.append((write, batch))
@@ -277,16 +283,23 @@ class LocalEngine(Engine):
             self._waiting.extendleft(reversed(commits))
             self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits)
             return
-        kept: list[Staged] = []
-        for staged in commits:
-            try:
+        good = 0
+        try:
+            for staged in commits:
                 self._catalog.batch([staged])
-                kept.append(staged)
-            except Refused as found:
-                self._finish(staged, found)
-        if len(kept) == len(commits):
+                good += 1
+        except Refused as found:
+            error = found
+        else:
             raise error
-        self._restage(kept)
+        if good == 0:
+            self._finish(commits[0], error)
+            self._restage(commits[1:])
+            return
+        # Those before it go first and alone, so that callbacks run in the order of commits.
+        self._waiting.extendleft(reversed(commits[good:]))
+        self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits[good:])
+        self._write(self._catalog.batch(commits[:good]), any(staged.durable for staged in commits[:good]))
 
     def _restage(self, commits: list[Staged]) -> None:
         """Stage these and all waiting commits anew, because one before them did not happen."""
@@ -315,9 +328,11 @@ class LocalEngine(Engine):
 
     # -- results -----------------------------------------------------------------------------------------------------
 
-    def _take(self, result: Write | SyncFailure | Job) -> None:
+    def _take(self, result: Write | Synced | SyncFailure | Job) -> None:
         if isinstance(result, Write):
             self._take_write(result)
+        elif isinstance(result, Synced):
+            self._synced_seq = max(self._synced_seq, result.seq)
         elif isinstance(result, SyncFailure):
             self._fail(result.error)
         elif isinstance(result, Flush):
@@ -394,6 +409,7 @@ class LocalEngine(Engine):
                     log.sealed_lengths.append(segment.length)
                     self._flusher.do(WriteIndexes(segment))
                 segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
+                log.unloaded = None
                 log.stored_bytes += segment.length
             segment.add(written.base, written.next, written.length, written.max_time_us)
             log.stored_bytes += written.length
@@ -447,19 +463,20 @@ class LocalEngine(Engine):
             return
         if self._full is not None and self._clock.monotonic_us() < self._retry_at_us:
             return
-        if self._checkpoint_wanted or self._journal_bytes() >= self._settings.checkpoint_bytes:
-            if self._position.seq > self._synced_seq:
+        checkpoint = self._checkpoint_wanted or self._journal_bytes() >= self._settings.checkpoint_bytes
+        if checkpoint or self._catalog.tail_bytes >= self._settings.tail_bytes:
+            if self._is_unsynced and (checkpoint or self._catalog.chores):
                 self._request_sync()
             else:
-                self._flush(checkpoint=True)
-        elif self._catalog.tail_bytes >= self._settings.tail_bytes:
-            self._flush(checkpoint=False)
+                self._sync_wanted = False
+                self._flush(checkpoint)
         elif not self._preparing and self._journal.needs_spare:
             self._preparing = True
             self._flusher.do(PrepareJournalFile(self._journal))
 
     def _request_sync(self) -> None:
-        """Files must not hold what the journal could still lose: an empty durable commit goes ahead of a checkpoint."""
+        """Files must not hold, or lack, what the journal could still lose: every commit is synced until all are."""
+        self._sync_wanted = True
         if not self._in_flight and not self._waiting:
             self._waiting.append(self._catalog.stage(Commit(), _nothing, True))
             self._submit()
@@ -469,12 +486,23 @@ class LocalEngine(Engine):
         files = self._position.index - self._checkpoint_position.index
         return files * self._settings.journal_file_bytes + self._position.at - self._checkpoint_position.at
 
+    @property
+    def _is_unsynced(self) -> bool:
+        """Whether a commit was applied that a power loss could still take back."""
+        return self._position.seq > self._synced_seq
+
     def _do_chores(self) -> None:
+        """Remove what nothing needs any more, unless the commit that says so could still be lost."""
+        if not self._is_unsynced:
+            self._run_chores()
+
+    def _run_chores(self) -> None:
         chores, self._catalog.chores = self._catalog.chores, []
         for job in chores:
             self._flusher.do(job)
 
     def _flush(self, checkpoint: bool) -> None:
+        self._run_chores()  # a dropped log's files go before those of a new log with its name come
         self._flushing = True
         write = self._begin_checkpoint() if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
@@ -535,11 +563,8 @@ class LocalEngine(Engine):
             _log.warning("the disk is full: the journal keeps what the segments cannot take")
 
     def _drain_results(self) -> None:
-        try:
-            while True:
-                self._take(self._results.get_nowait())
-        except Empty:
-            return
+        while not self._results.empty():
+            self._take(self._results.get())
 
 
 def _nothing(error: HeadraceError | None) -> None:

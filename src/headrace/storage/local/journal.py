@@ -29,7 +29,7 @@ from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
 from headrace.storage.local.disk import Disk, is_full
 from headrace.storage.local.record import MAGIC as RECORD_MAGIC
-from headrace.storage.local.record import Record, Run, decode_record, encode_record, record_seq
+from headrace.storage.local.record import Record, Run, check_version, decode_record, encode_record, record_seq
 
 MAGIC: Final = b"HRJF"
 VERSION: Final = 1
@@ -37,6 +37,9 @@ PAGE: Final = 4096
 _CHECKED: Final = struct.Struct("<IIQQ")
 _HEADER: Final = struct.Struct("<4sIIIQQ")
 _ZEROS: Final = bytes(1 << 20)
+_MAX_AHEAD: Final = 1 << 24
+"""More records than the journal can hold. A directory's first sequence number is random, so that no publisher can write
+a payload which, left behind in a recycled file, would be taken for a record that proves others missing."""
 
 
 @final
@@ -98,6 +101,8 @@ class Journal:
         for file in sorted(files, key=lambda file: file.index):
             if 0 < file.index <= end.index:
                 self._used.append(file)
+            elif self._reserve is None and file.size == file_bytes:
+                self._reserve = file
             else:
                 self._spares.append(file)
         if self._used and self._used[-1].index == end.index:
@@ -179,6 +184,9 @@ class Journal:
         """Turn to a free file that can hold a record of this length."""
         self.sync(seq - 1)
         file = self._take_spare(PAGE + length, may_use_reserve)
+        self._on_reserve = file is self._reserve
+        if self._on_reserve:
+            self._reserve = None
         fd = self._disk.open(file.path)
         self.close()
         self._fd = fd
@@ -191,7 +199,6 @@ class Journal:
         self._carry = encode_header(self._index, seq)
 
     def _take_spare(self, length: int, may_use_reserve: bool) -> JournalFile:
-        self._on_reserve = False
         for _ in range(len(self._spares)):
             file = self._spares.popleft()
             if file.size >= length:
@@ -204,8 +211,6 @@ class Journal:
             reserve = self._reserve
             if not is_full(error) or not may_use_reserve or reserve is None or reserve.size < length:
                 raise
-            self._reserve = None
-            self._on_reserve = True
             return reserve
 
     def _create(self, size: int) -> JournalFile:
@@ -299,22 +304,20 @@ class JournalReader:
         Raises Corrupt when a record is damaged or missing that is known to have been synced: that is never the
         trace of a crash.
         """
-        data = self._open(self.end.index, self.end.at)
-        while data is not None or (data := self._open_next()) is not None:
+        # The start may lie in no file at all: before the first one, or behind the last record of one that is damaged.
+        data: bytes | None = self._open(self.end.index, self.end.at) or b""
+        while data is not None:
             at = self.end.at
             while (record := decode_record(data, at)) is not None and record.seq == self.end.seq + 1:
                 at += record.length
                 self.end = Position(record.seq, self.end.index, at)
                 yield record
-            data = None
+            if record_seq(data, at) == self.end.seq + 1:
+                check_version(data, at, self._where()[0])
+            data = self._open(self.end.index + 1, PAGE)
+            if data is not None:
+                self.end = Position(self.end.seq, self.end.index + 1, PAGE)
         self._check_end()
-
-    def _open_next(self) -> bytes | None:
-        """Turn to the file behind the present one, if the journal goes on there."""
-        data = self._open(self.end.index + 1, PAGE)
-        if data is not None:
-            self.end = Position(self.end.seq, self.end.index + 1, PAGE)
-        return data
 
     def _open(self, index: int, at: int) -> bytes | None:
         """The bytes of the file that goes on at this place, or None when there is none."""
@@ -355,7 +358,7 @@ class JournalReader:
                         f"that it was stored; restore the file from a copy (stored commits are never cut away)",
                     )
             if current and data[start : start + 4] == RECORD_MAGIC:
-                self.torn = self.torn or record_seq(data, start) >= expected
+                self.torn = self.torn or expected <= record_seq(data, start) < expected + _MAX_AHEAD
 
     def _where(self) -> tuple[str, int]:
         for file in self._files:
@@ -372,10 +375,10 @@ class JournalReader:
 
 
 def _scan(data: bytes, start: int, least_seq: int) -> Iterator[Record]:
-    """Every whole record with at least this sequence number in these bytes, wherever it stands."""
+    """Every whole record that could come after the one before `least_seq`, wherever in these bytes it stands."""
     at = data.find(RECORD_MAGIC, start)
     while at >= 0:
-        if at % 8 == 0 and record_seq(data, at) >= least_seq:
+        if at % 8 == 0 and least_seq <= record_seq(data, at) < least_seq + _MAX_AHEAD:
             record = decode_record(data, at)
             if record is not None:
                 yield record

@@ -25,7 +25,11 @@ def decode_json(data: bytes, path: Path, format_number: int) -> dict[str, Any]:
     if not isinstance(values, dict) or "crc32" not in values:
         raise Corrupt(file, 0, "the checksum is missing")
     crc = values.pop("crc32")
-    if crc != f"{zlib.crc32(_canonical(values)):08x}":
+    try:
+        found = f"{zlib.crc32(_canonical(values)):08x}"
+    except UnicodeEncodeError as error:
+        raise Corrupt(file, 0, f"a text in it is not valid Unicode: {error}") from error
+    if crc != found:
         raise Corrupt(file, 0, f"the checksum does not fit; it says {crc}")
     if values.get("format") != format_number:
         raise Corrupt(file, 0, f"format {values.get('format')} is not known to this release; use a newer one")

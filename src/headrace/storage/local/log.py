@@ -18,7 +18,15 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import Segment, load_indexes, read_block, scan_segment, segment_files, segment_path
+from headrace.storage.local.segment import (
+    Segment,
+    cut_segments,
+    load_indexes,
+    read_block,
+    scan_segment,
+    segment_files,
+    segment_path,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +94,10 @@ class BlockCache:
             self._segments.move_to_end(path)
         return segment
 
+    def cut(self, directory: Path, base: int, length: int) -> None:
+        """Remove what a checkpoint does not know of: the journal has it, or it was never finished."""
+        cut_segments(self._disk, directory, base, length)
+
     def scan(self, path: Path, base: int, log_id: int, length: int) -> Segment:
         """Learn the last segment of a log, of which this many bytes were stored. Raises Corrupt."""
         segment = scan_segment(self._disk, path, base, log_id)
@@ -124,6 +136,12 @@ class BlockCache:
             self._disk.close(fd)
         for key in [key for key in self._blocks if key[0] == path]:
             self._bytes -= self._blocks.pop(key).length
+
+    def forget_below(self, directory: Path) -> None:
+        """The same for every segment of a log that is dropped: a new log of its name has files of the same names."""
+        known = [*self._segments, *self._files, *(path for path, _ in self._blocks)]
+        for path in {path for path in known if directory in path.parents}:
+            self.forget(path)
 
     def close(self) -> None:
         for fd in self._files.values():
@@ -198,7 +216,7 @@ class LocalLog(Log):
         self.sealed_lengths: list[int] = []
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
-        """What the checkpoint says of the segments, until they are first needed."""
+        """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
         self.stored_bytes = 0
         self.damage: HeadraceError | None = None
         self.dropped = False
@@ -318,9 +336,10 @@ class LocalLog(Log):
     def load(self) -> None:
         """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches."""
         entry = self.unloaded
-        if entry is None:
+        if entry is None or self.damage is not None:
             return
         self.unloaded = None
+        self._cache.cut(self.segments_directory, entry.segment, entry.segment_length)
         for base, path in segment_files(self.segments_directory):
             if base != entry.segment:
                 self.sealed.append(base)
@@ -330,12 +349,15 @@ class LocalLog(Log):
                 self.active = self._cache.scan(path, base, self.id, entry.segment_length)
             except Corrupt as error:
                 self.damage = error
+                self.unloaded = entry
 
     def trim(self) -> list[Path]:
         """Let go of segments in which nothing is left; returns the files to remove."""
         if self.flushing or (self.unloaded is None and not self.sealed and self.active is None):
             return []
         self.load()
+        if self.damage is not None:
+            return []
         gone: list[Path] = []
         # Where the last full segment ends is known from the active one; without that it stays until all is gone.
         end = self.active.base if self.active is not None else self.next_offset

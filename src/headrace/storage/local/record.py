@@ -153,6 +153,22 @@ def decode_record(data: bytes, position: int) -> Record | None:
     return Record(seq, synced, operations, runs, block, end - position)
 
 
+def check_version(data: bytes, position: int, file: str) -> None:
+    """Raises Corrupt when another release wrote the record here: its checksum is right, its version or its block's is
+    not known. Such a record is no torn end and must not be cut away."""
+    if data[position : position + 4] != MAGIC or len(data) - position < HEADER_BYTES:
+        return
+    _, crc, _, _, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
+    block_at = position + HEADER_BYTES + (operations_length + 7 & ~7) + run_count * _RUN.size
+    checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
+    if checked_end > len(data) or zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
+        return
+    if version != VERSION:
+        raise Corrupt(file, position + 24, f"record version {version} is not known to this release; use a newer one")
+    if block_length:
+        blocks.decode_header(data[block_at:checked_end], file, block_at)
+
+
 def encode_create_log(log_id: int, name: str) -> bytes:
     return _ID.pack(CREATE_LOG, log_id) + _text(name)
 

@@ -5,14 +5,21 @@ checkpoint or a table refuses the directory.
 """
 
 import logging
+import secrets
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.api import DEFINITIONS
 from headrace.storage.group_state import WORK, GroupState
-from headrace.storage.local.catalog import Batch, Catalog
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.catalog import Catalog
+from headrace.storage.local.checkpoint import (
+    Checkpoint,
+    LogEntry,
+    checkpoint_path,
+    decode_checkpoint,
+    encode_checkpoint,
+)
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress
 from headrace.storage.local.journal import (
@@ -26,11 +33,10 @@ from headrace.storage.local.journal import (
 )
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.record import CREATE_LOG
-from headrace.storage.local.segment import segment_files, segment_path
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
 
 _log: Final = logging.getLogger("headrace.storage")
+_FIRST_SEQ_BITS: Final = 62
 
 
 @final
@@ -48,6 +54,8 @@ class Recovery:
     def load(self) -> JournalReader:
         """Take in the checkpoint; the reader returned gives the records to replay. Raises Corrupt."""
         self.files = read_files(self._disk, self._root / "journal")
+        # What is read from here on may not be on the disk yet; files are changed because of it, so it has to be.
+        self._disk.sync_files([file.path for file in self.files])
         checkpoint = self._read_checkpoint()
         self.end = checkpoint.position
         self._catalog.next_id = checkpoint.next_id
@@ -55,16 +63,6 @@ class Recovery:
             self._load_log(entry)
         self._load_tables(checkpoint)
         return JournalReader(self._disk, self.files, checkpoint.position)
-
-    def prepare(self, batch: Batch) -> None:
-        """Before a batch is applied: drop what was flushed of its logs after the checkpoint, the journal has it."""
-        for change in batch.changes:
-            if change.kind == CREATE_LOG and change.log is not None:
-                self._discard_behind(change.log, LogEntry(change.log.id, change.log.name, 0, 0))
-        for rows in batch.rows:
-            entry = rows.log.unloaded
-            if entry is not None and rows.base == entry.next:
-                self._discard_behind(rows.log, entry)
 
     def finish(self, reader: JournalReader) -> None:
         """The journal is replayed: cut what was torn, refuse what is damaged."""
@@ -79,7 +77,7 @@ class Recovery:
         for group, error in self._suspects:
             if self._catalog.groups_by_id.get(group.id) is group:
                 group.log.damage = error
-        self._catalog.trim_replayed()
+                self._catalog.dirty_groups.discard(group)  # its files stay as they are
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
             if log.damage is not None:
@@ -87,11 +85,13 @@ class Recovery:
 
     def _read_checkpoint(self) -> Checkpoint:
         path = checkpoint_path(self._root)
-        if not path.exists():
-            if any((self._root / "queues").glob("*")) and not self.files:
-                raise Corrupt(str(path), 0, "it is missing, but there are queues; restore journal/ from a copy")
-            return Checkpoint(Position(0, 0, PAGE), 1)
-        return decode_checkpoint(path.read_bytes(), path)
+        if path.exists():
+            return decode_checkpoint(path.read_bytes(), path)
+        if any((self._root / "queues").glob("*")) or self.files:
+            raise Corrupt(str(path), 0, "it is missing, but the directory is not new; restore journal/ from a copy")
+        checkpoint = Checkpoint(Position(secrets.randbits(_FIRST_SEQ_BITS), 0, PAGE), 1)
+        self._disk.write_file(path, encode_checkpoint(checkpoint))
+        return checkpoint
 
     def _load_log(self, entry: LogEntry) -> None:
         log = self._catalog.log(entry.name)
@@ -133,19 +133,6 @@ class Recovery:
                 path = table_path(self._root, name, generation)
                 table = decode_table(name, generation, _read(path), length, path)
             self._catalog.tables[name] = table
-
-    def _discard_behind(self, log: LocalLog, entry: LogEntry) -> None:
-        for base, path in segment_files(log.segments_directory):
-            if base > entry.segment:
-                for suffix in (".seg", ".idx", ".tix"):
-                    self._disk.unlink(path.with_suffix(suffix))
-        path = segment_path(log.segments_directory, entry.segment)
-        if entry.segment >= 0 and path.exists() and path.stat().st_size > entry.segment_length:
-            fd = self._disk.open(path)
-            try:
-                self._disk.truncate(fd, entry.segment_length)
-            finally:
-                self._disk.close(fd)
 
 
 def _read_progress(path: Path, group_id: int) -> tuple[GroupState, int]:

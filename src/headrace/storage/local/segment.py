@@ -153,6 +153,24 @@ def scan_segment(disk: Disk, path: Path, base: int, log_id: int) -> Segment:
     return segment
 
 
+def cut_segments(disk: Disk, directory: Path, base: int, length: int) -> None:
+    """Remove what stands behind this length of the segment with this base: nothing was promised to be there."""
+    for found, path in segment_files(directory):
+        if found > base:
+            for suffix in (".seg", ".idx", ".tix"):
+                disk.unlink(path.with_suffix(suffix))
+    path = segment_path(directory, base)
+    if base < 0 or not path.exists() or path.stat().st_size <= length:
+        return
+    for suffix in (".idx", ".tix"):
+        disk.unlink(path.with_suffix(suffix))
+    fd = disk.open(path)
+    try:
+        disk.truncate(fd, length)
+    finally:
+        disk.close(fd)
+
+
 def write_indexes(disk: Disk, segment: Segment) -> None:
     """Put both indexes beside a segment. Not synced: they are made again when they do not fit."""
     for path, data in encode_indexes(segment):

@@ -110,7 +110,7 @@ def decode_definitions(name: str, data: bytes, path: Path) -> Table:
     """A table of definitions. Raises Corrupt."""
     values = decode_json(data, path, FORMAT).get(name)
     if not isinstance(values, dict):
-        raise Corrupt(str(path), 0, f"there are no {name} in it")
+        raise Corrupt(str(path), 0, f"it holds no {name}")
     table = Table(name)
     for key, value in values.items():
         table.put(key.encode(), encode_definition(value))

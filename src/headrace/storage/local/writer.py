@@ -40,7 +40,17 @@ class SyncFailure:
         self.error = error
 
 
-Report = Write | SyncFailure
+@final
+class Synced:
+    """Everything up to this record would survive a power loss now."""
+
+    __slots__ = ("seq",)
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+
+
+Report = Write | Synced | SyncFailure
 
 
 @final
@@ -52,6 +62,8 @@ class Writer:
         self._clock = clock
         self._report = report
         self._jobs: SimpleQueue[Write | bool] = SimpleQueue()
+        self._broken = False
+        """Whether a sync failed: nothing is written any more."""
         self._thread = Thread(target=self._work, name="headrace-journal", daemon=True)
 
     def start(self) -> None:
@@ -84,19 +96,20 @@ class Writer:
                     self._sync(last_seq)
                     return
                 failed = False
-            elif failed:
+            elif failed or self._broken:
                 job.skipped = True
                 self._report(job)
             else:
                 was_unsynced = self._journal.unsynced
                 failed = not self._write(job)
-                last_seq = job.seq
+                if not failed:
+                    last_seq = job.seq
                 if self._journal.unsynced and not was_unsynced:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
 
     def _next(self, sync_at_us: int) -> Write | bool:
         """The next job. Raises Empty when it is time to sync instead."""
-        if not self._journal.unsynced:
+        if self._broken or not self._journal.unsynced:
             return self._jobs.get()
         left_us = sync_at_us - self._clock.monotonic_us()
         if left_us <= 0:
@@ -112,7 +125,12 @@ class Writer:
         return job.error is None
 
     def _sync(self, seq: int) -> None:
+        if self._broken:
+            return
         try:
             self._journal.sync(seq)
         except OSError as error:
+            self._broken = True
             self._report(SyncFailure(error))
+        else:
+            self._report(Synced(seq))

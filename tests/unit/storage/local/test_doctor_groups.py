@@ -102,7 +102,7 @@ def test_a_pending_entry_of_a_settled_message_is_named(data: Path) -> None:
 
 
 def test_group_files_that_are_ahead_of_the_journal_are_named(data: Path) -> None:
-    directory = _rewrite_group(data, _work_group(), seq=99_999)
+    directory = _rewrite_group(data, _work_group(), seq=(1 << 63) - 1)
 
     files = [problem.file for problem in row_of(examine(data), "orders").problems]
 

@@ -1,0 +1,296 @@
+"""The broker inside your own program: `async with headrace.open("./data") as broker`. Core's calls, made awaitable.
+
+No network. Everything runs in the event loop that opened it; only the writing to disk has threads of its own.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+from headrace.clock import Clock, SystemClock
+from headrace.core.broker import Broker
+from headrace.core.definition import QueueDefinition, declared
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.exchange import Binding, Exchange
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.properties import Properties
+from headrace.core.queue import Queue
+from headrace.core.transaction import Publish
+from headrace.errors import Fatal, HeadraceError
+from headrace.model import NATIVE, Message, Source
+from headrace.storage.api import Engine
+from headrace.storage.local.engine import LocalEngine
+from headrace.storage.memory import MemoryEngine
+
+_TICK_SECONDS: Final = 0.1
+DEFAULT_CREDIT: Final = 100
+
+
+@final
+class Received:
+    """A message with you: settle it with one of `ack`, `nack`, `reject`, `release`, or let its time run out."""
+
+    __slots__ = ("_broker", "_delivery", "_properties")
+
+    def __init__(self, broker: Broker, delivery: Delivery) -> None:
+        self._broker = broker
+        self._delivery = delivery
+        self._properties: Properties | None = None
+
+    @property
+    def delivery(self) -> Delivery:
+        """The delivery as core knows it, for transactions."""
+        return self._delivery
+
+    @property
+    def payload(self) -> bytes:
+        return self._delivery.message.payload
+
+    @property
+    def topic(self) -> str:
+        return self._delivery.message.source.topic
+
+    @property
+    def headers(self) -> Mapping[str, object]:
+        return self.properties.headers
+
+    @property
+    def properties(self) -> Properties:
+        if self._properties is None:
+            self._properties = self._broker.codecs.decode(self._delivery.message)
+        return self._properties
+
+    @property
+    def offset(self) -> int:
+        return self._delivery.offset
+
+    @property
+    def attempts(self) -> int:
+        """How often this message has been delivered in this group, this time included."""
+        return self._delivery.attempts
+
+    def ack(self) -> None:
+        """It is done. Raises Refused when its time ran out and it went to another."""
+        self._broker.settle(self._delivery, ACK)
+
+    def nack(self) -> None:
+        """It failed: again after the queue's backoff, or a dead letter when it failed too often."""
+        self._broker.settle(self._delivery, NACK)
+
+    def reject(self) -> None:
+        """Never again: a dead letter, if the queue has a place for those."""
+        self._broker.settle(self._delivery, REJECT)
+
+    def release(self) -> None:
+        """Not tried: somebody else, or you, gets it at once."""
+        self._broker.settle(self._delivery, RELEASE)
+
+    def renew(self, seconds: float) -> None:
+        """Have this much time from now on."""
+        self._broker.renew(self._delivery, round(seconds * 1000))
+
+
+@final
+class Transaction:
+    """Publishes and settlements that happen entirely or not at all, when the block ends without an exception."""
+
+    def __init__(self, now_us: int) -> None:
+        self.publishes: list[Publish] = []
+        self.settlements: list[tuple[Delivery, int]] = []
+        self._now_us = now_us
+
+    def publish(self, key: str, payload: bytes, exchange: str = "") -> None:
+        self.publishes.append(Publish(Message(Source(key, exchange), payload, self._now_us)))
+
+    def ack(self, received: Received) -> None:
+        self.settlements.append((received.delivery, ACK))
+
+    def reject(self, received: Received) -> None:
+        self.settlements.append((received.delivery, REJECT))
+
+
+@final
+class EmbeddedBroker:
+    """A durable broker in your process. `core` is the broker itself, for what has no shorthand here."""
+
+    def __init__(self, engine: Engine, core: Broker, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+        self.core = core
+
+    async def declare(self, queue: str | QueueDefinition, **arguments: object) -> Queue:
+        """Have a queue, durable unless its definition says otherwise; returns when that is safe.
+
+        Arguments are RabbitMQ's without `x-` and with underscores: `declare("jobs", max_length=1000)`.
+        """
+        if isinstance(queue, str):
+            table = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
+            queue = declared(queue, durable=True, arguments=table)
+        found = self.core.declare(queue)
+        await self._safe()
+        return found
+
+    async def declare_exchange(self, name: str, kind: str = "topic") -> None:
+        self.core.declare_exchange(Exchange(name, kind, durable=True))
+        await self._safe()
+
+    async def bind(self, exchange: str, queue: str, key: str = "#") -> None:
+        self.core.bind(Binding(exchange, queue, key))
+        await self._safe()
+
+    async def delete(self, queue: str) -> int:
+        """Remove a queue; returns how many messages went with it."""
+        count = self.core.delete(queue)
+        await self._safe()
+        return count
+
+    async def publish(
+        self,
+        key: str,
+        payload: bytes,
+        *,
+        exchange: str = "",
+        headers: Mapping[str, object] | None = None,
+        content_type: str = "",
+        priority: int = 0,
+        expires_in: float = 0,
+        deliver_in: float = 0,
+    ) -> int:
+        """Publish to a queue by name, to a `$queue/` address, or to an exchange; returns how many queues took it.
+
+        Returns when the message would survive a crash in all of them. Times are in seconds.
+        """
+        now_us = self._clock.now_us()
+        properties = b""
+        if headers or content_type:
+            properties = self.core.codecs.encode(NATIVE, Properties(headers, content_type))
+        message = Message(
+            Source(key, exchange, protocol="embedded"),
+            payload,
+            now_us,
+            properties,
+            priority,
+            now_us + round(expires_in * 1_000_000) if expires_in else 0,
+            now_us + round(deliver_in * 1_000_000) if deliver_in else 0,
+        )
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taken = self.core.publish(message, lambda error: _resolve(confirmed, error), headers)
+        await confirmed
+        return taken
+
+    @contextlib.asynccontextmanager
+    async def consume(
+        self,
+        queue: str,
+        *,
+        group: str = "",
+        name: str = "embedded",
+        credit: int = DEFAULT_CREDIT,
+        key_filter: str = "",
+        position: object = None,
+    ) -> AsyncIterator[AsyncIterator[Received]]:
+        """Become a consumer of a queue for the length of a block; what it leaves unsettled goes back in line."""
+        arrived: asyncio.Queue[Received] = asyncio.Queue()
+
+        def deliver(deliveries: list[Delivery]) -> None:
+            for delivery in deliveries:
+                arrived.put_nowait(Received(self.core, delivery))
+
+        consumer = Consumer(name, deliver, credit)
+        self.core.consume(queue, consumer, group, key_filter, position=position)
+        try:
+            yield _each(arrived)
+        finally:
+            self.core.cancel(consumer)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Publish and acknowledge as one: `async with broker.transaction() as tx: tx.publish(...); tx.ack(...)`."""
+        transaction = Transaction(self._clock.now_us())
+        yield transaction
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.core.transaction(transaction.publishes, transaction.settlements, lambda error: _resolve(confirmed, error))
+        await confirmed
+
+    async def _safe(self) -> None:
+        """Return when everything called so far would survive a crash."""
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.core.when_safe(lambda error: _resolve(confirmed, error))
+        await confirmed
+
+
+@final
+class OpenBroker:
+    """What `headrace.open` returns: enter it to get the broker, leave it to have everything written down."""
+
+    def __init__(self, data: Path | None, clock: Clock) -> None:
+        self._data = data
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._engine: Engine | None = None
+        self._broker: EmbeddedBroker | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> EmbeddedBroker:
+        loop = self._loop = asyncio.get_running_loop()
+        engine = self._engine = MemoryEngine(self._wake) if self._data is None else LocalEngine(self._data, self._wake)
+
+        def soon(call: Callable[[], None]) -> None:
+            loop.call_soon(call)
+
+        core = Broker(engine, self._clock, soon)
+        self._broker = EmbeddedBroker(engine, core, self._clock)
+        self._tick()
+        return self._broker
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self._broker is not None:
+            self._broker.core.drain()
+        if self._engine is not None:
+            self._engine.close()
+
+    def _wake(self) -> None:
+        """Called by the engine's threads."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits for results
+                self._loop.call_soon_threadsafe(self._poll)
+
+    def _poll(self) -> None:
+        if self._engine is not None:
+            with contextlib.suppress(Fatal):  # every caller that waits gets it, and so does the next one that calls
+                self._engine.poll()
+
+    def _tick(self) -> None:
+        if self._broker is not None and self._loop is not None:
+            self._broker.core.tick()
+            self._poll()
+            self._ticking = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+
+def open_broker(data: str | Path | None = "data", clock: Clock | None = None) -> OpenBroker:
+    """A broker over a data directory, made if it is not there; with None everything is kept in memory.
+
+    Raises, on entering, Unavailable when another process has the directory and Corrupt when it is damaged.
+    """
+    return OpenBroker(None if data is None else Path(data), clock or SystemClock())
+
+
+async def _each(arrived: "asyncio.Queue[Received]") -> AsyncIterator[Received]:
+    while True:
+        yield await arrived.get()
+
+
+def _resolve(future: "asyncio.Future[None]", error: HeadraceError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
