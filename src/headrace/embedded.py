@@ -18,6 +18,7 @@ from headrace.core.exchange import Binding, Exchange
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.properties import Properties
 from headrace.core.queue import Queue
+from headrace.core.transaction import Publish
 from headrace.errors import Fatal, HeadraceError
 from headrace.model import NATIVE, Message, Source
 from headrace.storage.api import Engine
@@ -97,12 +98,12 @@ class Transaction:
     """Publishes and settlements that happen entirely or not at all, when the block ends without an exception."""
 
     def __init__(self, now_us: int) -> None:
-        self.publishes: list[tuple[Message, Mapping[str, object] | None]] = []
+        self.publishes: list[Publish] = []
         self.settlements: list[tuple[Delivery, int]] = []
         self._now_us = now_us
 
     def publish(self, key: str, payload: bytes, exchange: str = "") -> None:
-        self.publishes.append((Message(Source(key, exchange), payload, self._now_us), None))
+        self.publishes.append(Publish(Message(Source(key, exchange), payload, self._now_us)))
 
     def ack(self, received: Received) -> None:
         self.settlements.append((received.delivery, ACK))
@@ -210,8 +211,9 @@ class EmbeddedBroker:
         """Publish and acknowledge as one: `async with broker.transaction() as tx: tx.publish(...); tx.ack(...)`."""
         transaction = Transaction(self._clock.now_us())
         yield transaction
-        self.core.transaction(transaction.publishes, transaction.settlements)
-        await self._safe()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.core.transaction(transaction.publishes, transaction.settlements, lambda error: _resolve(confirmed, error))
+        await confirmed
 
     async def _safe(self) -> None:
         """Return when everything called so far would survive a crash."""
@@ -250,7 +252,7 @@ class OpenBroker:
         if self._ticking is not None:
             self._ticking.cancel()
         if self._broker is not None:
-            self._broker.core.flush()
+            self._broker.core.drain()
         if self._engine is not None:
             self._engine.close()
 

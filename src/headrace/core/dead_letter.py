@@ -10,6 +10,7 @@ REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 MAXLEN: Final = "maxlen"
 DELIVERY_LIMIT: Final = "delivery_limit"
+_DEATH_HEADERS: Final = ("_dlq_", "x-death", "x-first-death-", "x-last-death-")
 
 
 @final
@@ -36,16 +37,16 @@ def add_death(properties: Properties, message: Message, death: Death) -> None:
         "queue": death.queue,
         "time": datetime.fromtimestamp(death.time_us // 1_000_000, UTC),
         "exchange": message.source.exchange,
-        "routing-keys": [message.source.topic],
+        "routing-keys": [message.source.topic, *routes_of(properties)],
     }
-    if properties.expiration and death.reason == EXPIRED:
+    if properties.expiration:
         entry["original-expiration"] = properties.expiration
-    properties.expiration = ""  # or it would expire again where it goes
+        properties.expiration = ""  # or it would expire again where it goes
     others: list[object] = []
     for former in _deaths(headers):
         if former.get("queue") == death.queue and former.get("reason") == death.reason:
             count = former.get("count")
-            entry = {**former, "count": (count if isinstance(count, int) else 0) + 1, "time": entry["time"]}
+            entry = {**former, "count": (count if isinstance(count, int) else 0) + 1}
         else:
             others.append(former)
     headers["x-death"] = [entry, *others]
@@ -71,6 +72,31 @@ def add_queue_history(properties: Properties, message: Message, death: Death) ->
             "_dlq_reason": death.reason,
         }
     )
+
+
+def routes_of(properties: Properties | None) -> list[str]:
+    """The further routing keys a message was published with, besides its own."""
+    keys = properties.headers.get("CC") if properties is not None else None
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+
+
+def birth_of(properties: Properties, letter: Message) -> tuple[str, str, str]:
+    """The queue a dead letter died in last, and the exchange and the key it had been published with."""
+    headers = properties.headers
+    queue = headers.get("_dlq_original_queue")
+    if isinstance(queue, str):
+        return queue, letter.source.exchange, str(headers.get("_dlq_original_topic", letter.source.topic))
+    for entry in _deaths(headers):
+        keys = entry.get("routing-keys")
+        key = keys[0] if isinstance(keys, list) and keys else letter.source.topic
+        return str(entry.get("queue", "")), str(entry.get("exchange", "")), str(key)
+    return "", "", ""
+
+
+def forget_deaths(properties: Properties) -> None:
+    """Let a message that goes back begin anew."""
+    for name in [name for name in properties.headers if name.startswith(_DEATH_HEADERS)]:
+        del properties.headers[name]
 
 
 def is_cycle(properties: Properties, target: str) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from headrace.core.arguments import frozen, table_from_json, table_to_json
 from headrace.core.durations import parse_duration_ms
@@ -19,12 +19,32 @@ REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 OVERFLOWS: Final = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 
+FSYNC: Final = "fsync"
+BUFFERED: Final = "buffered"
+DURABILITIES: Final = (BUFFERED, FSYNC)
+
 MAX_NAME_BYTES: Final = 255
 DEFAULT_MAX_MESSAGE_BYTES: Final = 10 << 20
 DEFAULT_LEASE_MS: Final = 30_000
 DEFAULT_CONSUMER_TIMEOUT_MS: Final = 30 * 60_000
 EPHEMERAL_EXPIRES_MS: Final = 5 * 60_000
 QUORUM_DELIVERY_LIMIT: Final = 20
+
+COMPARED: Final = (
+    "x-consumer-timeout",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+    "x-expires",
+    "x-max-age",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-message-ttl",
+    "x-overflow",
+    "x-single-active-consumer",
+)
+"""The arguments that make a queue what it is: only in these may a second declaration not differ from the first."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +103,30 @@ class QueueDefinition:
     primary_group: str = ""
     history_ms: int = 0
     """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
+    ack_durability: str = FSYNC
+    """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
+    replication: dict[str, object] = field(default_factory=dict)
+    """Kept for clusters as it was configured; one broker has nothing to replicate to."""
     arguments: dict[str, object] = field(default_factory=dict)
 
     @property
     def is_stream(self) -> bool:
         return self.kind == STREAM
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the queue and its messages survive a restart."""
+        return self.durable and not self.exclusive and self.kind != EPHEMERAL
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether messages that are given up go anywhere."""
+        return self.dead_letter_exchange is not None or bool(self.dead_letter_queue)
+
+    @property
+    def lifetime_ms(self) -> int:
+        """Unused for this long, the queue goes away; 0 for never."""
+        return self.expires_ms or (EPHEMERAL_EXPIRES_MS if self.kind == EPHEMERAL else 0)
 
     def check_equivalent(self, declared: "QueueDefinition") -> None:
         """Accept a declaration that says what this queue is. Raises PreconditionFailed when it differs."""
@@ -97,8 +136,7 @@ class QueueDefinition:
             ("auto_delete", declared.auto_delete, self.auto_delete),
             ("x-queue-type", declared.kind, self.kind),
         ]
-        names = {*declared.arguments, *self.arguments} - {"x-queue-type"}
-        pairs += [(name, declared.arguments.get(name), self.arguments.get(name)) for name in sorted(names)]
+        pairs += [(name, declared.arguments.get(name), self.arguments.get(name)) for name in COMPARED]
         for name, received, current in pairs:
             if frozen(received) != frozen(current):
                 raise PreconditionFailed(
@@ -112,6 +150,7 @@ class QueueDefinition:
         values["topics"] = list(self.topics)
         values["retry"] = None if self.retry is None else dict(vars(self.retry))
         values["retention"] = dict(vars(self.retention))
+        values["replication"] = table_to_json(self.replication)
         values["arguments"] = table_to_json(self.arguments)
         return values
 
@@ -121,10 +160,15 @@ class QueueDefinition:
         known = {name: value for name, value in values.items() if name in QueueDefinition.__dataclass_fields__}
         topics, retry, retention = known.get("topics"), known.get("retry"), known.get("retention")
         known["topics"] = tuple(topics) if isinstance(topics, list) else ()
-        known["retry"] = Retry(**retry) if isinstance(retry, dict) else None
-        known["retention"] = Retention(**retention) if isinstance(retention, dict) else Retention()
+        known["retry"] = Retry(**_known(Retry, retry)) if isinstance(retry, dict) else None
+        known["retention"] = Retention(**_known(Retention, retention)) if isinstance(retention, dict) else Retention()
+        known["replication"] = table_from_json(known.get("replication", {}))
         known["arguments"] = table_from_json(known.get("arguments", {}))
         return QueueDefinition(**known)  # type: ignore[arg-type]
+
+
+def _known(kind: type[Retry] | type[Retention], values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
 
 
 def declared(
@@ -153,7 +197,7 @@ def declared(
         max_priority=reader.number("x-max-priority", most=255) or 0,
         single_active=reader.flag("x-single-active-consumer"),
         lease_ms=reader.number("x-consumer-timeout", least=1) or DEFAULT_CONSUMER_TIMEOUT_MS,
-        delivery_limit=reader.number("x-delivery-limit", least=-1),
+        delivery_limit=_limit(reader.number("x-delivery-limit", least=-1), kind),
         dead_letter_exchange=reader.text("x-dead-letter-exchange"),
         dead_letter_key=reader.text("x-dead-letter-routing-key"),
         arguments=given,
@@ -163,19 +207,18 @@ def declared(
             f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
         )
     if kind == QUORUM:
-        return _quorum(definition)
-    return _stream(definition, reader) if kind == STREAM else definition
+        _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
+    return _stream(definition) if kind == STREAM else definition
 
 
-def _quorum(definition: QueueDefinition) -> QueueDefinition:
-    _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
-    limit = definition.delivery_limit
+def _limit(limit: int | None, kind: str) -> int | None:
+    """How often a message may be delivered again; -1 says that there is no limit."""
     if limit is None:
-        limit = QUORUM_DELIVERY_LIMIT
-    return replace(definition, delivery_limit=None if limit < 0 else limit)
+        return QUORUM_DELIVERY_LIMIT if kind == QUORUM else None
+    return None if limit < 0 else limit
 
 
-def _stream(definition: QueueDefinition, reader: "_Arguments") -> QueueDefinition:
+def _stream(definition: QueueDefinition) -> QueueDefinition:
     _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
     age = definition.arguments.get("x-max-age")

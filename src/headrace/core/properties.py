@@ -7,6 +7,7 @@ by headers, to evaluate a selector, to write a dead letter's history. The protoc
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final, final
 
 from headrace.core.arguments import table_from_json, table_to_json
@@ -83,14 +84,17 @@ class NativeCodec(PropertiesCodec):
             return Properties()
         try:
             values = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Refused(f"the properties are not JSON: {error}") from error
         if not isinstance(values, dict):
             raise Refused("the properties are not a table")
         properties = Properties(table_from_json(values.get("headers", {})))
         for name in _FIELDS:
             setattr(properties, name, str(values.get(name, "")))
-        properties.delivery_mode = int(values.get("delivery_mode", 0))
+        mode = values.get("delivery_mode", 0)
+        if isinstance(mode, bool) or not isinstance(mode, int):
+            raise Refused(f"the delivery mode is not a number: {mode!r}")
+        properties.delivery_mode = mode
         return properties
 
     def encode(self, properties: Properties) -> bytes:
@@ -157,7 +161,7 @@ class MessageRow(Row):
 
     def header(self, name: str) -> HeaderValue:
         value = self._decoded().headers.get(name)
-        if value is None or isinstance(value, str | int | float | bool | bytes):
+        if value is None or isinstance(value, str | int | float | bool | Decimal | bytes):
             return value
         return None
 

@@ -1,64 +1,78 @@
-"""One queue: what enters it, what it drops, the groups that read it. Routing is in broker.py, claims in group.py."""
+"""One queue: what enters it, the groups that read it, when it wakes. What leaves it unread is in disposal.py."""
 
-import json
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.core.address import QUEUE_PREFIX
-from headrace.core.dead_letter import EXPIRED, MAXLEN
-from headrace.core.definition import DROP_HEAD, EPHEMERAL, EPHEMERAL_EXPIRES_MS, REJECT_PUBLISH_DLX, QueueDefinition
+from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
+from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import Group, WorkGroup, copied
+from headrace.core.depth import Depth
+from headrace.core.disposal import Disposal
+from headrace.core.group import Group, copied
+from headrace.core.history import History
 from headrace.core.properties import Codecs, MessageRow
-from headrace.core.retention import truncation_point
+from headrace.core.retention import is_over
 from headrace.core.stream import StreamGroup
+from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
+from headrace.core.work import WorkGroup
 from headrace.errors import Corrupt, PreconditionFailed, Refused
-from headrace.model import Message, Source
+from headrace.model import Message
 from headrace.selector import Selector, parse
 from headrace.storage.api import Log
 from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
-from headrace.storage.ranges import RangeSet
-
-if TYPE_CHECKING:
-    from headrace.core.broker import Broker
 
 RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
-_HISTORY_SOURCE: Final = Source("$history")
+_EXPIRED_AT_ONCE: Final = 1000
+"""How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
 
 @final
 class Queue:
     """A log with its definition and its groups."""
 
-    def __init__(self, broker: "Broker", definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int) -> None:
-        self._broker = broker
+    def __init__(
+        self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
+    ) -> None:
+        self._around = around
         self._codecs = codecs
         self.definition = definition
         self.name = definition.name
         self.log = log
-        self.durable = definition.durable and not definition.exclusive
+        self.durable = definition.is_stored
+        self.is_synced = definition.ack_durability != BUFFERED
+        """Whether publishers hear of a message only when it would survive a power loss."""
         self.owner: object = None
         """The connection that has the queue for itself."""
         self.groups: dict[str, Group] = {}
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
-        self.staged = 0
-        """Messages accepted and not yet in the log."""
         self.had_consumers = False
         self.deleted = False
+        self._depth = Depth(self)
+        self._disposal = Disposal(self, self._depth)
+        self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
-        self._bytes = 0
-        self._truncated = 0
-        self._expired = RangeSet()
         self._used_us = now_us
         self._wake_us = 0
         self._retention_at_us = 0
-        self._attempts: dict[tuple[str, int], list[tuple[str, int]]] = {}
-        for state in log.groups.values():
+        self._is_overdue = False
+        try:
+            self._restore(now_us)
+        except Corrupt as error:
+            self.refusal = error
+
+    def _restore(self, now_us: int) -> None:
+        for state in self.log.groups.values():
             self._add_group(copied(state), True)
-        if definition.max_length_bytes is not None:
-            self._bytes = self._count_bytes()
+            for offset, entry in state.pending.items():
+                if self._history is not None and entry.consumer:
+                    claimed_us = entry.due_us - self.definition.lease_ms * 1000
+                    self._history.claimed(state.name, offset, entry.consumer, claimed_us)
+        if self.log.next_offset > self.log.first_offset:
+            self._depth.count()
+            self.wake_at(now_us)  # for what ran out while nobody looked
         self._plan(now_us)
 
     # -- what enters -------------------------------------------------------------------------------------------------
@@ -73,23 +87,37 @@ class Queue:
                 f"a message of {len(message.payload)} bytes is too large for queue {self.name!r}: "
                 f"{definition.max_message_bytes} at most"
             )
-        if self._is_full(message) and definition.overflow != DROP_HEAD:
-            if definition.overflow == REJECT_PUBLISH_DLX:
-                self.dead_letter(turn, message, "", self.log.next_offset, 0, MAXLEN, now_us)
-            raise Refused(f"queue {self.name!r} is full: it holds {self.messages} messages and takes no more")
-        turn.publish(self, self.stamped(message, now_us))
-        self.staged += 1
+        if self._depth.is_limited:
+            if definition.overflow != DROP_HEAD and self._depth.is_full(message):
+                if definition.overflow == REJECT_PUBLISH_DLX:
+                    self.dead_letter(turn, message, "", self.log.next_offset, 0, MAXLEN, now_us)
+                raise Refused(f"queue {self.name!r} is full: it holds {self.messages} messages and takes no more")
+            self._depth.stage(message)
+        turn.publish(self, message if definition.message_ttl_ms is None else self.stamped(message, now_us))
+
+    def unstaged(self, messages: list[Message]) -> None:
+        """What was accepted is in the log now, or it never will be."""
+        if self._depth.is_limited:
+            self._depth.unstage(messages)
 
     def admits(self, message: Message) -> bool:
-        """Whether the queue's filter expression lets the message in."""
-        return self.selector is None or self.selector.matches(MessageRow(message, self._codecs))
+        """Whether the queue's filter expression lets the message in; one with unreadable properties stays out."""
+        if self.selector is None:
+            return True
+        try:
+            return self.selector.matches(MessageRow(message, self._codecs))
+        except Refused:
+            return False
 
     def stamped(self, message: Message, now_us: int) -> Message:
-        """The message with this queue's time to live, where that ends before its own."""
+        """The message with this queue's time to live, where that ends before its own.
+
+        For one that is to be delivered later, the time to live begins then.
+        """
         ttl_ms = self.definition.message_ttl_ms
         if ttl_ms is None:
             return message
-        expires_us = now_us + ttl_ms * 1000
+        expires_us = max(now_us, message.not_before_us) + ttl_ms * 1000
         if message.expires_us and message.expires_us <= expires_us:
             return message
         return Message(
@@ -102,40 +130,29 @@ class Queue:
             message.not_before_us,
         )
 
-    def _is_full(self, message: Message) -> bool:
-        definition = self.definition
-        if definition.max_length is not None and self.messages + self.staged >= definition.max_length:
-            return True
-        limit = definition.max_length_bytes
-        return limit is not None and self._bytes + len(message.payload) > limit
-
     def appended(self, turn: Turn, messages: list[Message], now_us: int) -> None:
         """These messages are in the log now."""
-        definition = self.definition
-        if definition.max_length_bytes is not None:
-            self._bytes += sum(len(message.payload) for message in messages)
         due = [time for message in messages if (time := message.expires_us)]
-        if due:
-            self.wake_at(min(due))
-        if definition.max_length is not None or definition.max_length_bytes is not None:
-            self._drop_head(turn, now_us)
-        retention = definition.retention
-        if definition.is_stream and (
-            (retention.max_messages and self.log.next_offset - self.log.first_offset > retention.max_messages)
-            or (retention.max_bytes and self.log.size_bytes > retention.max_bytes)
-        ):
-            self.retain(turn, now_us)
+        try:
+            if due:
+                self._expect(turn, min(due), now_us)
+            if self._depth.is_limited:
+                self._depth.add(messages)
+                self.pump(turn, now_us)  # what goes out at once does not count
+                self._disposal.drop_surplus(turn, now_us)
+            if self.definition.is_stream and is_over(self.log, self.definition.retention):
+                self._disposal.retain(turn, now_us)
+        except Corrupt as error:
+            self.refuse(error)
 
-    def _drop_head(self, turn: Turn, now_us: int) -> None:
-        """Let the oldest waiting messages go until the limits are kept."""
-        definition = self.definition
-        while (definition.max_length is not None and self.messages > definition.max_length) or (
-            definition.max_length_bytes is not None and self._bytes > definition.max_length_bytes
-        ):
-            offset = self._head()
-            if offset >= self.log.next_offset:
-                return
-            self._give_up(turn, offset, self.message(offset), MAXLEN, now_us)
+    def _expect(self, turn: Turn, expires_us: int, now_us: int) -> None:
+        if expires_us > now_us:
+            self.wake_at(expires_us)
+            return
+        # RabbitMQ's rule for a time to live of 0: now to a consumer that waits, or never. Its time was up while it
+        # was being stored, so the consumers are asked as of the last moment before.
+        self.pump(turn, expires_us - 1)
+        self._expire(turn, now_us)
 
     # -- what is read ------------------------------------------------------------------------------------------------
 
@@ -148,7 +165,7 @@ class Queue:
     @property
     def first_offset(self) -> int:
         """Where the log begins, what is on its way out not counted."""
-        return max(self.log.first_offset, self._truncated)
+        return max(self.log.first_offset, self._disposal.truncated)
 
     @property
     def unsettled(self) -> int:
@@ -158,9 +175,26 @@ class Queue:
     def consumers(self) -> int:
         return sum(len(group.consumers) for group in self.groups.values())
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing can be settled here any more: it was deleted, or what is stored of it is damaged."""
+        return self.deleted or self.refusal is not None
+
     def message(self, offset: int) -> Message:
         """One message. Raises Corrupt when it cannot be read."""
         return self.log.read(offset, 1)[0]
+
+    def browse(self, offset: int, limit: int) -> list[tuple[int, Message]]:
+        """Messages from `offset` on that some group is not done with, without taking them. Raises Corrupt."""
+        states = [group.state for group in self.work_groups()]
+        at = max(offset, self.first_offset)
+        found: list[tuple[int, Message]] = []
+        while len(found) < limit and (messages := self.log.read(at, 256)):
+            for place, message in enumerate(messages, at):
+                if not states or any([place >= s.committed and place not in s.settled for s in states]):
+                    found.append((place, message))
+            at += len(messages)
+        return found[:limit]
 
     def key_of(self, message: Message) -> str:
         """The routing key that group filters are held against."""
@@ -169,6 +203,18 @@ class Queue:
             return topic[len(self._prefix) :]
         return "" if topic == self._prefix[:-1] else topic
 
+    def head(self) -> int:
+        """The oldest message that waits, or the end of the log."""
+        groups = self.work_groups()
+        return min([group.head() for group in groups]) if groups else self.first_offset
+
+    def floor(self) -> int:
+        """The lowest offset that a work group still needs."""
+        floors = [group.state.committed for group in self.work_groups()]
+        return min(floors) if floors else self.log.next_offset
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+
     def group(self, turn: Turn, name: str, mode: int, key_filter: str = "", auto_commit: bool = True) -> Group:
         """The group of that name, new if need be. Raises Refused when it is of the other mode."""
         group = self.groups.get(name)
@@ -176,6 +222,7 @@ class Queue:
             start = self.first_offset
             turn.commit_for(self).create_group(self.log.name, name, mode, key_filter, start)
             group = self._add_group(GroupState(name, mode, key_filter, start), auto_commit)
+            self._depth.count()
         elif group.state.mode != mode:
             raise Refused(
                 f"ErrGroupModeMismatch: group {name!r} of queue {self.name!r} is in {MODE_NAMES[group.state.mode]} "
@@ -190,6 +237,9 @@ class Queue:
         self.groups[state.name] = group
         return group
 
+    def work_groups(self) -> list[WorkGroup]:
+        return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
+
     def remove_group(self, turn: Turn, name: str) -> None:
         """Forget a group. Raises Refused while it has consumers or when there is none."""
         group = self.groups.get(name)
@@ -198,22 +248,26 @@ class Queue:
         if len(group.consumers):
             raise Refused(f"group {name!r} of queue {self.name!r} has consumers; they must leave first")
         del self.groups[name]
+        group.close()
         turn.commit_for(self).delete_group(self.log.name, name)
         turn.touched.add(self)
+        self._depth.count()
 
     def pump(self, turn: Turn, now_us: int) -> None:
         """Deliver to everybody who has room."""
+        if self.is_gone:
+            return
         try:
-            for group in self.groups.values():
+            if self._is_overdue:
+                self._expire(turn, now_us)
+            for group in list(self.groups.values()):
                 if len(group.consumers):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
 
-    def refuse(self, error: Corrupt) -> None:
-        """What is stored of this queue is damaged: nothing more goes in or out, everything else goes on."""
-        self.refusal = error
-        self._broker.report_damage(self, error)
+    def pump_soon(self) -> None:
+        self._around.pump_soon(self)
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         group = consumer.group
@@ -221,138 +275,90 @@ class Queue:
             group.leave(turn, consumer, now_us)
             self.touch(now_us)
 
-    def touch(self, now_us: int) -> None:
-        """Somebody uses the queue: its time to live begins anew."""
-        self._used_us = now_us
-        self._plan(now_us)
+    def refuse(self, error: Corrupt) -> None:
+        """What is stored of this queue is damaged: nothing more goes in or out, everything else goes on."""
+        if self.refusal is None:
+            self.refusal = error
+            self.let_consumers_go()
+
+    def let_consumers_go(self) -> None:
+        """The queue is gone for its consumers: they hold nothing of it any more, and are told."""
+        for group in self.groups.values():
+            consumers = list(group.consumers)
+            group.close()
+            for consumer in consumers:
+                if consumer.cancelled is not None:
+                    consumer.cancelled()
 
     # -- what leaves -------------------------------------------------------------------------------------------------
 
     def expire(self, turn: Turn, offset: int, message: Message, now_us: int) -> None:
         """The message's time is over, for all groups at once, and it is one dead letter."""
-        self._give_up(turn, offset, message, EXPIRED, now_us)
-
-    def _give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
-        first_time = offset not in self._expired
-        for group in self.groups.values():
-            if isinstance(group, WorkGroup):
-                group.drop(turn, offset)
-        if first_time:
-            self._expired.add(offset, offset + 1)
-            self._uncount(message)
-            self.dead_letter(turn, message, "", offset, 0, reason, now_us)
-        if not self._work_groups():
-            self._truncate(turn, offset + 1)
+        self._disposal.give_up(turn, offset, message, EXPIRED, now_us)
 
     def settled(self, message: Message, group: Group) -> None:
-        """A group is done with a message; the first group's word counts for the size of the queue."""
-        if self.definition.max_length_bytes is not None and next(iter(self.groups.values())) is group:
-            self._uncount(message)
-
-    def _uncount(self, message: Message) -> None:
-        if self.definition.max_length_bytes is not None:
-            self._bytes = max(0, self._bytes - len(message.payload))
+        """A group is done with a message."""
+        self._depth.settled(message)
 
     def dead_letter(
         self, turn: Turn, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int
     ) -> None:
         """Send a message that was given up to where this queue's dead letters go, in the same commit."""
-        self._broker.dead_letter(turn, self, message, group, offset, attempts, reason, now_us)
+        if self.definition.has_dead_letters and not turn.is_rehearsal:
+            death = Death(self.name, reason, group, attempts, offset, now_us)
+            self._around.dead_letter(turn, self, message, death)
 
     def purge(self, turn: Turn) -> int:
         """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
-        count = self.messages
-        groups = self._work_groups()
-        for group in groups:
-            for offset in range(group.state.committed, self.log.next_offset):
-                group.drop(turn, offset)
-        if not groups:
-            self._truncate(turn, self.log.next_offset)
-        self._bytes = 0
-        turn.touched.add(self)
-        return count
+        return self._disposal.purge(turn)
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
-        if self.definition.is_stream or not self.groups:
-            return
-        floor = self._floor()
-        if floor > self.first_offset:
-            self._truncate(turn, floor)
-
-    def retain(self, turn: Turn, now_us: int) -> None:
-        """Drop what retention allows, never what a work group still needs."""
-        point = truncation_point(self.log, self.definition.retention, self._floor(), now_us)
-        if point > self.first_offset:
-            self._truncate(turn, point)
-
-    def _truncate(self, turn: Turn, before: int) -> None:
-        self._truncated = before
-        turn.commit_for(self).truncate(self.log.name, before)
-        self._expired.discard_below(before)
-        for group in self.groups.values():
-            group.on_truncated(turn, before)
-
-    def _floor(self) -> int:
-        floors = [group.state.committed for group in self._work_groups()]
-        return min(floors) if floors else self.log.next_offset
-
-    def _work_groups(self) -> list[WorkGroup]:
-        return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
-
-    def _head(self) -> int:
-        groups = self._work_groups()
-        return min(group.head() for group in groups) if groups else self.first_offset
-
-    def _count_bytes(self) -> int:
-        total = 0
-        at = self._floor() if self._work_groups() else self.first_offset
-        while messages := self.log.read(at, 4096):
-            total += sum(len(message.payload) for message in messages)
-            at += len(messages)
-        return total
+        self._disposal.trim(turn)
 
     # -- time --------------------------------------------------------------------------------------------------------
+
+    def touch(self, now_us: int) -> None:
+        """Somebody uses the queue: its time to live begins anew."""
+        self._used_us = now_us
+        self._plan(now_us)
 
     def wake_at(self, time_us: int) -> None:
         """Have `on_time` called then, or earlier."""
         if not self._wake_us or time_us < self._wake_us:
             self._wake_us = time_us
-            self._broker.wake_queue_at(self, time_us)
+            self._around.wake_at(self, time_us)
 
     def on_time(self, turn: Turn, now_us: int) -> None:
         """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
         self._wake_us = 0
-        for group in list(self.groups.values()):
-            group.on_time(turn, now_us)
-        if not self.definition.is_stream:
-            self._expire_head(turn, now_us)
-        elif self._retention_at_us <= now_us:
-            self._retention_at_us = 0
-            self.retain(turn, now_us)
-        lifetime_us = self._lifetime_us()
+        lifetime_us = self.definition.lifetime_ms * 1000
         if lifetime_us and not self.consumers and now_us >= self._used_us + lifetime_us:
-            self._broker.drop_queue(turn, self)
+            self._around.drop(self)
             return
+        if self.is_gone:
+            return
+        try:
+            for group in list(self.groups.values()):
+                group.on_time(turn, now_us)
+            self._expire(turn, now_us)
+            if self._retention_at_us and self._retention_at_us <= now_us:
+                self._retention_at_us = 0
+                self._disposal.retain(turn, now_us)
+        except Corrupt as error:
+            self.refuse(error)
         self._plan(now_us)
 
-    def _expire_head(self, turn: Turn, now_us: int) -> None:
-        offset = self._head()
-        while offset < self.log.next_offset:
-            message = self.message(offset)
-            if not message.expires_us:
-                return
-            if message.expires_us > now_us:
-                self.wake_at(message.expires_us)
-                return
-            self.expire(turn, offset, message, now_us)
-            offset = max(offset + 1, self._head())
-
-    def _lifetime_us(self) -> int:
-        expires_ms = self.definition.expires_ms
-        if not expires_ms and self.definition.kind == EPHEMERAL:
-            expires_ms = EPHEMERAL_EXPIRES_MS
-        return expires_ms * 1000
+    def _expire(self, turn: Turn, now_us: int) -> None:
+        self._is_overdue = False
+        if self.definition.is_stream:
+            return
+        again_us = self._disposal.expire_head(turn, now_us, _EXPIRED_AT_ONCE)
+        if again_us > now_us:
+            self.wake_at(again_us)
+        elif again_us:
+            self._is_overdue = True
+            self.pump_soon()
 
     def _plan(self, now_us: int) -> None:
         """Ask to be woken for whatever comes next."""
@@ -360,8 +366,9 @@ class Queue:
             due_us = group.next_due_us()
             if due_us:
                 self.wake_at(due_us)
-        if self._lifetime_us() and not self.consumers:
-            self.wake_at(self._used_us + self._lifetime_us())
+        lifetime_ms = self.definition.lifetime_ms
+        if lifetime_ms and not self.consumers:
+            self.wake_at(self._used_us + lifetime_ms * 1000)
         if self.definition.is_stream and self.definition.retention.max_age_ms:
             self._retention_at_us = self._retention_at_us or now_us + RETENTION_US
             self.wake_at(self._retention_at_us)
@@ -370,24 +377,12 @@ class Queue:
 
     def note_claims(self, deliveries: list[Delivery], now_us: int) -> None:
         """Remember who got what when, where that is to be kept."""
-        if self.definition.history_ms:
+        if self._history is not None:
             for delivery in deliveries:
-                key = (delivery.group.name, delivery.offset)
-                self._attempts.setdefault(key, []).append((delivery.consumer.name, now_us))
+                self._history.claimed(delivery.group.name, delivery.offset, delivery.consumer.name, now_us)
 
     def note_end(self, turn: Turn, group: Group, offset: int, attempts: int, outcome: str, now_us: int) -> None:
         """Write down how a message ended in a group, where that is to be kept."""
-        if not self.definition.history_ms:
-            return
-        claims = self._attempts.pop((group.name, offset), [])
-        entry = {
-            "queue": self.name,
-            "group": group.name,
-            "offset": offset,
-            "outcome": outcome,
-            "deliveries": attempts,
-            "attempts": [{"consumer": consumer, "claimed_at_us": time_us} for consumer, time_us in claims],
-            "ended_at_us": now_us,
-        }
-        message = Message(_HISTORY_SOURCE, json.dumps(entry, ensure_ascii=False).encode(), now_us)
-        turn.move(self._broker.history_of(turn, self), message)
+        if self._history is not None and not turn.is_rehearsal:
+            entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
+            turn.move(self._around.history_of(turn, self), entry)

@@ -1,7 +1,16 @@
-"""What a log may drop, and how far. A decision, no state: queue.py carries it out."""
+"""What a log may drop, and how far. A decision, no state: disposal.py carries it out."""
 
 from headrace.core.definition import Retention
 from headrace.storage.api import Log
+
+
+def is_over(log: Log, retention: Retention) -> bool:
+    """Whether the log is longer or larger than retention wants it; age is looked at now and then."""
+    count = log.next_offset - log.first_offset
+    return bool(
+        (retention.max_messages and count > retention.max_messages)
+        or (retention.max_bytes and log.size_bytes > retention.max_bytes)
+    )
 
 
 def truncation_point(log: Log, retention: Retention, floor: int, now_us: int) -> int:

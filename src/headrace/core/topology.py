@@ -1,6 +1,7 @@
 """Where messages go: exchanges, topic patterns and addresses to queues, kept in storage. No messages are moved here."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
@@ -15,6 +16,8 @@ from headrace.storage.api import BINDINGS, EXCHANGES, Engine
 
 DEFAULT_HOST: Final = "/"
 _SEPARATOR: Final = "\0"
+_AS_KEY: Final = str.maketrans("/.", "./")
+_log: Final = logging.getLogger("headrace.core")
 
 
 def scoped(host: str, name: str) -> str:
@@ -35,41 +38,44 @@ class Topology:
     """The queues of one virtual host by name, and the ways that lead to them."""
 
     def __init__(self, host: str) -> None:
-        self._host = host
+        self.host = host
         self.exchanges = Exchanges()
         self.queues: dict[str, Queue] = {}
         self._addressed: TopicTree[Queue] = TopicTree()
         self._captures: TopicTree[Queue] = TopicTree()
+        self._reserves: TopicTree[Queue] = TopicTree()
+        """Queues for addresses that no other queue matches."""
 
     def load(self, engine: Engine) -> None:
         """Take in the exchanges and bindings that storage holds."""
         for key, value in engine.items(EXCHANGES):
-            if unscoped(self._host, key.decode()) is not None:
+            if unscoped(self.host, key.decode()) is not None:
                 self.exchanges.declare(Exchange.from_json(json.loads(value)))
         for key, value in engine.items(BINDINGS):
-            if unscoped(self._host, key.decode()) is not None:
-                self.exchanges.bind(Binding.from_json(json.loads(value)))
+            if unscoped(self.host, key.decode()) is not None:
+                binding = Binding.from_json(json.loads(value))
+                try:
+                    self.exchanges.bind(binding)
+                except NotFound as error:
+                    _log.warning("%r leads nowhere and is left out: %s", binding, error)
 
     def queue(self, name: str) -> Queue:
         """Raises NotFound."""
         queue = self.queues.get(name)
         if queue is None:
-            raise NotFound(f"no queue '{name}' in vhost '{self._host}'")
+            raise NotFound(f"no queue '{name}' in vhost '{self.host}'")
         return queue
 
     def add(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
-        for pattern in self._patterns(queue):
-            self._addressed.add(pattern, queue)
-            if queue.definition.capture:
-                self._captures.add(pattern, queue)
+        for tree, pattern in self._patterns(queue):
+            tree.add(pattern, queue)
 
     def remove(self, turn: Turn, queue: Queue) -> None:
         """Take a queue out, with the bindings to it."""
         del self.queues[queue.name]
-        for pattern in self._patterns(queue):
-            self._addressed.remove(pattern, queue)
-            self._captures.remove(pattern, queue)
+        for tree, pattern in self._patterns(queue):
+            tree.remove(pattern, queue)
         self._forget(turn, self.exchanges.remove_queue(queue.name))
 
     def of_exchange(
@@ -84,8 +90,15 @@ class Topology:
         ]
 
     def of_topic(self, topic: str) -> list[Queue]:
-        """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics."""
-        return self._addressed.match(topic) if is_address(topic) else self._captures.match(topic)
+        """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics.
+
+        A plain topic is also a key of the exchange `amq.topic`, with the levels of the one as the words of the other.
+        """
+        if is_address(topic):
+            return self._addressed.match(topic) or self._reserves.match(topic)
+        queues = dict.fromkeys(self._captures.match(topic))
+        queues.update(dict.fromkeys(self.of_exchange("amq.topic", topic.translate(_AS_KEY), None, ())))
+        return list(queues)
 
     def name_for(self, topic: str) -> str:
         """The queue that an address means when no queue matches it. Raises Refused when it is none."""
@@ -120,16 +133,22 @@ class Topology:
             turn.durable.delete(BINDINGS, self._binding_key(binding))
 
     def _key(self, name: str) -> bytes:
-        return scoped(self._host, name).encode()
+        return scoped(self.host, name).encode()
 
     def _binding_key(self, binding: Binding) -> bytes:
         return self._key(json.dumps(binding.to_json(), sort_keys=True, separators=(",", ":")))
 
-    def _patterns(self, queue: Queue) -> list[str]:
-        patterns = list(queue.definition.topics)
+    def _patterns(self, queue: Queue) -> list[tuple[TopicTree[Queue], str]]:
+        """The patterns that lead to a queue, each with the tree it is in."""
+        definition = queue.definition
+        found: dict[tuple[TopicTree[Queue], str], None] = {}
         if is_addressable(queue.name):
-            patterns.append(queue_pattern(queue.name))
-        return patterns
+            found[self._addressed, queue_pattern(queue.name)] = None
+        for pattern in definition.topics:
+            found[self._reserves if definition.reserved else self._addressed, pattern] = None
+            if definition.capture:
+                found[self._captures, pattern] = None
+        return list(found)
 
 
 def _json(values: Mapping[str, object]) -> bytes:

@@ -1,7 +1,6 @@
-"""One turn of the broker: what was staged since the last one, committed together. No decisions.
+"""One turn of the broker: what was staged together and is stored together. No decisions: line.py sends it off.
 
-Publishes, settlements and dead letters of one turn of the event loop become one commit per engine. Durable logs and
-memory logs are in different engines; the memory commit follows once the durable one is safe.
+Durable logs and memory logs are in different engines, so a turn has a commit for each.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,20 @@ Confirm = Callable[[HeadraceError | None], None]
 class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
-    __slots__ = ("confirms", "durable", "is_barrier", "memory", "moved", "published", "touched")
+    __slots__ = (
+        "confirms",
+        "done",
+        "durable",
+        "failures",
+        "is_barrier",
+        "is_rehearsal",
+        "memory",
+        "moved",
+        "published",
+        "size_bytes",
+        "touched",
+        "unsynced",
+    )
 
     def __init__(self) -> None:
         self.durable = Commit()
@@ -29,17 +41,27 @@ class Turn:
         self.published: dict[Queue, list[Message]] = {}
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.size_bytes = 0
+        """Payload bytes of what clients published."""
         self.confirms: list[Confirm] = []
+        self.unsynced = 0
+        """How many of the confirms need not wait for the disk."""
         self.is_barrier = False
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
+        self.done: Confirm | None = None
+        """Set for a transaction: nothing of it is retried, and this is told how it ended."""
+        self.is_rehearsal = False
+        """Whether all that is staged here was stored already and only has to happen in memory."""
+        self.failures = 0
 
     def commit_for(self, queue: "Queue") -> Commit:
         """Where the steps of this queue's groups go."""
         return self.durable if queue.durable else self.memory
 
     def publish(self, queue: "Queue", message: Message) -> None:
+        self.size_bytes += len(message.payload)
         messages = self.published.get(queue)
         if messages is None:
             self.published[queue] = [message]
@@ -51,15 +73,31 @@ class Turn:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for this to be safe. Nobody waits for settlements: they are safe within a second."""
-        return bool(self.confirms or self.durable.puts or self.durable.drops)
+        """Whether somebody waits for the disk. Nobody waits for settlements: they are safe within a second."""
+        return len(self.confirms) > self.unsynced or bool(self.durable.puts or self.durable.drops or self.is_barrier)
 
-    def absorb(self, failed: "Turn") -> None:
-        """Take over what a turn that could not be written must not lose: everything but what clients published."""
-        for queue, messages in failed.moved.items():
-            self.moved.setdefault(queue, [])[:0] = messages
-        self.durable.steps[:0] = failed.durable.steps
-        for key, value in failed.durable.puts.items():
-            self.durable.puts.setdefault(key, value)
-        self.durable.drops[:0] = failed.durable.drops
-        self.touched |= failed.touched
+    @property
+    def is_empty(self) -> bool:
+        if self.published or self.moved or self.confirms or self.is_barrier:
+            return False
+        return self.durable.is_empty and self.memory.is_empty and not self.touched
+
+    def refuse(self, error: HeadraceError) -> None:
+        """Tell the publishers that nothing came of it; what else is in the turn stays."""
+        for queue, messages in self.published.items():
+            queue.unstaged(messages)
+        confirms, self.confirms = self.confirms, []
+        self.published = {}
+        self.size_bytes = 0
+        self.unsynced = 0
+        self.is_barrier = False
+        for confirm in confirms:
+            confirm(error)
+
+    def forget_log(self, commit: Commit, name: str) -> None:
+        """Leave out what one of the two commits says about this log."""
+        commit.steps = [step for step in commit.steps if step.log != name]
+        commit.truncations.pop(name, None)
+        is_durable = commit is self.durable
+        for queue in [queue for queue in self.moved if queue.durable is is_durable and queue.log.name == name]:
+            del self.moved[queue]

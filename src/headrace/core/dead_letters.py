@@ -1,0 +1,132 @@
+"""Where messages go that were given up: moved, listed, sent back. The history they carry is in dead_letter.py."""
+
+import logging
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.address import dead_letter_origin, dead_letter_queue, is_address
+from headrace.core.dead_letter import Death, add_death, add_queue_history, birth_of, forget_deaths, is_cycle, routes_of
+from headrace.core.definition import QueueDefinition
+from headrace.core.properties import Codecs, Properties
+from headrace.core.queue import DEFAULT_GROUP, Queue
+from headrace.core.turn import Turn
+from headrace.errors import NotFound, Refused
+from headrace.model import Message, Source
+from headrace.storage.group_state import WORK
+
+if TYPE_CHECKING:
+    from headrace.core.queues import Queues
+
+_log: Final = logging.getLogger("headrace.core")
+REDRIVE_BYTES: Final = 64 << 20
+"""How much one re-drive takes at most: it is one commit."""
+
+
+@final
+class DeadLetters:
+    """Moves given-up messages to dead-letter queues, and back."""
+
+    def __init__(self, queues: "Queues", codecs: Codecs) -> None:
+        self._queues = queues
+        self._codecs = codecs
+
+    def move(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
+        """Send a message to where this queue's dead letters go; it is dropped when that is nowhere."""
+        definition = queue.definition
+        try:
+            properties = self._codecs.decode(message)
+        except Refused as error:
+            _log.warning("a dead letter of queue %r goes without its history: %s", queue.name, error)
+            properties = None
+        if properties is not None:
+            add_death(properties, message, death)
+        exchange, key = message.source.exchange, message.source.topic
+        if definition.dead_letter_exchange is None:
+            if properties is not None:
+                add_queue_history(properties, message, death)
+            targets = self.graves(turn, definition)
+        else:
+            exchange = definition.dead_letter_exchange
+            extra_keys = routes_of(properties)
+            if definition.dead_letter_key is not None:
+                key, extra_keys = definition.dead_letter_key, []
+                if properties is not None:
+                    properties.headers.pop("CC", None)
+            targets = self._routed(exchange, key, extra_keys, properties)
+        letter = self._reborn(message, properties, exchange, key, death.time_us)
+        for target in targets:
+            # A damaged queue takes nothing; RabbitMQ drops what would go round for ever.
+            if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
+                turn.move(target, target.stamped(letter, death.time_us))
+
+    def _routed(self, exchange: str, key: str, extra_keys: list[str], properties: Properties | None) -> list[Queue]:
+        headers = properties.headers if properties is not None else None
+        try:
+            return self._queues.topology.of_exchange(exchange, key, headers, extra_keys)
+        except NotFound:
+            return []  # as RabbitMQ does: the exchange may come later, the message does not wait for it
+
+    def graves(self, turn: Turn, definition: QueueDefinition) -> list[Queue]:
+        """The queues that take dead letters which no exchange routes; made if there is none."""
+        name = definition.dead_letter_queue
+        topology = self._queues.topology
+        if is_address(name):
+            found = topology.of_topic(name)
+            if found:
+                return found
+            name = topology.name_for(name)
+        existing = topology.queues.get(name)
+        if existing is None:
+            existing = self._queues.create(turn, QueueDefinition(name, durable=definition.is_stored))
+        return [existing]
+
+    def _reborn(self, message: Message, properties: Properties | None, exchange: str, key: str, now_us: int) -> Message:
+        """The message as it goes on: with its history, without its own time to live."""
+        old = message.source
+        source = Source(key, exchange, old.client_id, old.protocol, old.encoding)
+        raw = message.properties if properties is None else self._codecs.encode(old.encoding, properties)
+        return Message(source, message.payload, now_us, raw, message.priority)
+
+    def list(self, name: str, offset: int, limit: int) -> list[tuple[int, Message, Properties]]:
+        """Dead letters from `offset` on, oldest first, without taking them. `name` is the queue's or its grave's."""
+        letters = self.grave_of(name).browse(offset, limit)
+        return [(at, message, self._codecs.decode(message)) for at, message in letters]
+
+    def grave_of(self, name: str) -> Queue:
+        """The queue that holds the dead letters of the queue named, or that is named itself. Raises NotFound."""
+        queues = self._queues.topology.queues
+        own = queues.get(dead_letter_queue(name))
+        if not dead_letter_origin(name) and own is not None:
+            return own
+        queue = self._queues.topology.queue(name)
+        if queue.definition.dead_letter_queue in queues:
+            return queues[queue.definition.dead_letter_queue]
+        return queue
+
+    def redrive(self, turn: Turn, name: str, limit: int, now_us: int) -> int:
+        """Send dead letters back to the queues they died in, in order; those whose queue is gone stay."""
+        grave = self.grave_of(name)
+        if not grave.work_groups():
+            grave.group(turn, DEFAULT_GROUP, WORK)
+        size = moved = at = 0
+        while moved < limit and size < REDRIVE_BYTES and (letters := grave.browse(at, min(limit - moved, 256))):
+            for offset, letter in letters:
+                at = offset + 1
+                if self._send_back(turn, grave, offset, letter, now_us):
+                    moved += 1
+                    size += len(letter.payload)
+        return moved
+
+    def _send_back(self, turn: Turn, grave: Queue, offset: int, letter: Message, now_us: int) -> bool:
+        properties = self._codecs.decode(letter)
+        name, exchange, key = birth_of(properties, letter)
+        origin = self._queues.topology.queues.get(name)
+        if origin is None or origin is grave or origin.refusal is not None:
+            return False
+        before = [group.ready for group in grave.work_groups()]
+        for group in grave.work_groups():
+            group.drop(turn, offset)
+        if before == [group.ready for group in grave.work_groups()]:
+            return False  # somebody is looking at it right now
+        forget_deaths(properties)
+        turn.move(origin, origin.stamped(self._reborn(letter, properties, exchange, key, now_us), now_us))
+        return True

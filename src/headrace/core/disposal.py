@@ -1,0 +1,103 @@
+"""What leaves a queue without being delivered: expired, too many, purged, settled by all, too old. No clock."""
+
+from typing import TYPE_CHECKING, final
+
+from headrace.core.dead_letter import EXPIRED, MAXLEN
+from headrace.core.depth import Depth
+from headrace.core.retention import truncation_point
+from headrace.core.turn import Turn
+from headrace.model import Message
+from headrace.storage.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+
+@final
+class Disposal:
+    """The way out of one queue's log."""
+
+    def __init__(self, queue: "Queue", depth: Depth) -> None:
+        self._queue = queue
+        self._depth = depth
+        self.truncated = 0
+        """Everything below is on its way out of the log."""
+        self._given_up = RangeSet()
+
+    def give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
+        """Have no group deliver this message any more, and make it one dead letter however many groups there are.
+
+        One that is with a consumer of some group stays there.
+        """
+        queue = self._queue
+        groups = queue.work_groups()
+        for group in groups:
+            ready = group.ready
+            entry = group.state.pending.get(offset)
+            attempts = entry.attempts if entry is not None else 0
+            group.drop(turn, offset)
+            if group.ready < ready:
+                queue.note_end(turn, group, offset, attempts, reason, now_us)
+                self._depth.settled(message)
+        if offset not in self._given_up:
+            self._given_up.add(offset, offset + 1)
+            queue.dead_letter(turn, message, "", offset, 0, reason, now_us)
+        if not groups:
+            self.truncate(turn, offset + 1)
+
+    def expire_head(self, turn: Turn, now_us: int, most: int) -> int:
+        """Give up what expired among the oldest; returns when to look again: 0 for never, `now_us` for at once."""
+        queue = self._queue
+        for _ in range(most):
+            offset = queue.head()
+            if offset >= queue.log.next_offset:
+                return 0
+            message = queue.message(offset)
+            if message.expires_us == 0 or message.expires_us > now_us:
+                return message.expires_us
+            self.give_up(turn, offset, message, EXPIRED, now_us)
+        return now_us
+
+    def drop_surplus(self, turn: Turn, now_us: int) -> None:
+        """Let the oldest waiting messages go until the limits are kept."""
+        for offset in self._depth.surplus():
+            self.give_up(turn, offset, self._queue.message(offset), MAXLEN, now_us)
+
+    def purge(self, turn: Turn) -> int:
+        """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
+        queue = self._queue
+        count = queue.messages
+        groups = queue.work_groups()
+        for group in groups:
+            group.purge(turn)
+        if not groups:
+            self.truncate(turn, queue.log.next_offset)
+        self._depth.count()
+        turn.touched.add(queue)
+        return count
+
+    def trim(self, turn: Turn) -> None:
+        """What every work group is done with leaves the log, unless it is a stream."""
+        queue = self._queue
+        if queue.definition.is_stream or not queue.groups or queue.is_gone:
+            return
+        floor = queue.floor()
+        if floor > queue.first_offset:
+            self.truncate(turn, floor)
+
+    def retain(self, turn: Turn, now_us: int) -> None:
+        """Drop what retention allows, never what a work group still needs."""
+        queue = self._queue
+        point = truncation_point(queue.log, queue.definition.retention, queue.floor(), now_us)
+        if point > queue.first_offset:
+            self.truncate(turn, point)
+
+    def truncate(self, turn: Turn, before: int) -> None:
+        """Have the log begin at `before`."""
+        queue = self._queue
+        self._depth.truncating(queue.first_offset, before)
+        self.truncated = before
+        turn.commit_for(queue).truncate(queue.log.name, before)
+        self._given_up.discard_below(before)
+        for group in queue.groups.values():
+            group.on_truncated(turn, before)

@@ -1,0 +1,299 @@
+"""Turns on their way into storage: one at a time, in order, kept until they are stored. No routing, no queues' rules.
+
+A turn is committed when the one before it is safe; what is staged meanwhile becomes the next. So a turn that failed is
+tried again before anything that came later, and storage sees every step in the order in which it was made.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.clock import Clock
+from headrace.core.flow import Flow
+from headrace.core.turn import Turn
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
+from headrace.model import Message
+from headrace.storage.api import QUEUES, Commit, Engine
+from headrace.storage.memory import MemoryEngine
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+_log: Final = logging.getLogger("headrace.core")
+_RETRY_US: Final = 1_000_000
+
+Schedule = Callable[[Callable[[], None]], None]
+"""Have something called soon, in the thread that owns the broker, never at once."""
+
+
+@final
+class Line:
+    """The turn that is open, the one that is being stored, and those in between."""
+
+    def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
+        self._engine = engine
+        self.memory = MemoryEngine()
+        self._clock = clock
+        self._schedule = schedule
+        self.flow = flow
+        self.on_dropped: Callable[[str], None] = _nothing
+        """Called with the name of a durable log that is gone now."""
+        self.on_damage: Callable[[str, Corrupt], None] = _nothing
+        """Called with the name of a durable log that turned out to be damaged."""
+        self.turn = Turn()
+        self.waiting_bytes = 0
+        """Payload bytes in turns that are closed and not stored yet."""
+        self.memory_bytes = 0
+        self._sizes: dict[Queue, int] = {}
+        self._sealed: deque[Turn] = deque()
+        self._in_flight: Turn | None = None
+        self._pumps: dict[Queue, None] = {}
+        self._scheduled = False
+        self.retry_at_us = 0
+        """When to try again what could not be stored; 0 when nothing waits for that."""
+
+    def open(self) -> Turn:
+        """The turn that the present call belongs to; it is stored soon."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self.flush)
+        return self.turn
+
+    def pump_soon(self, queue: "Queue") -> None:
+        """Have the queue deliver in this turn."""
+        self._pumps[queue] = None
+        self.open()
+
+    def seal(self) -> None:
+        """Whatever follows is stored after what is staged now, not together with it."""
+        if not self.turn.is_empty:
+            self._store_memory(self.turn)
+            self._sealed.append(self._close())
+        self.open()
+
+    def drop_first(self, log: str, key: bytes) -> None:
+        """Have a log that this turn drops be gone before the turn: a commit drops last, and the name is used again."""
+        turn = self.turn
+        if log in turn.memory.drops:
+            turn.memory.drops.remove(log)
+            turn.forget_log(turn.memory, log)
+            commit = Commit()
+            commit.drop(log)
+            self.memory.commit(commit, _no_error)
+            self.memory.sync()
+        if log in turn.durable.drops:
+            turn.durable.drops.remove(log)
+            turn.forget_log(turn.durable, log)
+            before = Turn()
+            before.durable.drop(log)
+            before.durable.delete(QUEUES, key)
+            self._sealed.append(before)
+
+    def append(self, turn: Turn) -> None:
+        """Store this turn by itself, after what is staged now."""
+        self.seal()
+        self.waiting_bytes += turn.size_bytes
+        self._sealed.append(turn)
+
+    def forget(self, queue: "Queue") -> None:
+        """The queue is gone: nothing of what is staged for it matters any more."""
+        self._pumps.pop(queue, None)
+        self.turn.published.pop(queue, None)
+        self.turn.moved.pop(queue, None)
+        self.turn.touched.discard(queue)
+        self.memory_bytes -= self._sizes.pop(queue, 0)
+
+    def retry(self, now_us: int) -> None:
+        """Try again what could not be stored, if it is time."""
+        if self.retry_at_us and now_us >= self.retry_at_us:
+            self.open()
+
+    def look(self) -> None:
+        """See whether publishers must wait."""
+        self.flow.look(self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
+
+    def drain(self) -> None:
+        """Store everything that is staged and wait for it, except what cannot be stored now."""
+        self.flush()
+        while self._in_flight is not None or (self._sealed and not self.retry_at_us):
+            self._engine.sync()
+            self.flush()
+        if not self.turn.is_empty and not self.retry_at_us:
+            self.drain()
+
+    # -- storing -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Deliver what is ready and store what is staged, as far as what came before is stored."""
+        self._scheduled = False
+        now_us = self._clock.now_us()
+        pumps, self._pumps = self._pumps, {}
+        for queue in pumps:
+            if not queue.deleted:
+                queue.pump(self.turn, now_us)
+        self._store_memory(self.turn)
+        if self._in_flight is not None or now_us < self.retry_at_us:
+            return
+        self.retry_at_us = 0
+        if self._sealed:
+            self._commit(self._sealed.popleft())
+        elif not self.turn.is_empty:
+            self._commit(self._close())
+
+    def _close(self) -> Turn:
+        turn, self.turn = self.turn, Turn()
+        for queue in turn.touched:
+            if queue.durable and not queue.deleted:
+                queue.trim(turn)
+        turn.touched.clear()
+        self.waiting_bytes += turn.size_bytes
+        return turn
+
+    def _commit(self, turn: Turn) -> None:
+        commit = turn.durable
+        for part in (turn.published, turn.moved):
+            for queue, messages in part.items():
+                if queue.durable:
+                    commit.append(queue.log.name, messages)
+        self._in_flight = turn
+        if commit.is_empty and not turn.is_barrier:
+            self._committed(turn, None)
+            return
+        try:
+            self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
+        except HeadraceError as error:
+            self._committed(turn, error)
+
+    def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
+        self._in_flight = None
+        self.waiting_bytes -= turn.size_bytes
+        if error is None:
+            self._stored(turn)
+        elif turn.done is not None:
+            self._abandon(turn, error)
+        else:
+            self._failed(turn, error)
+        if self._sealed or not self.turn.is_empty:
+            self.open()
+        self.look()
+
+    def _stored(self, turn: Turn) -> None:
+        for name in turn.durable.drops:
+            self.on_dropped(name)
+        if turn.done is not None:
+            self._store_memory(turn)
+        for queue, messages in turn.published.items():
+            queue.unstaged(messages)
+        for confirm in turn.confirms:
+            confirm(None)
+        if turn.done is not None:
+            turn.done(None)
+        for part in (turn.published, turn.moved):
+            for queue, messages in part.items():
+                self._appended(queue, messages)
+
+    def _appended(self, queue: "Queue", messages: list[Message]) -> None:
+        if not queue.deleted:
+            queue.appended(self.turn, messages, self._clock.now_us())
+            self.pump_soon(queue)
+
+    def _store_memory(self, turn: Turn) -> None:
+        """What only memory holds waits for no disk."""
+        touched = [queue for queue in turn.touched if not queue.durable]
+        for queue in touched:
+            turn.touched.discard(queue)
+            if not queue.deleted:
+                queue.trim(turn)
+        batches: list[tuple[Queue, list[Message]]] = []
+        for part in (turn.published, turn.moved):
+            for queue in [queue for queue in part if not queue.durable]:
+                messages = part.pop(queue)
+                if part is turn.published:
+                    queue.unstaged(messages)
+                turn.memory.append(queue.log.name, messages)
+                batches.append((queue, messages))
+        if turn.memory.is_empty:
+            return
+        commit, turn.memory = turn.memory, Commit()
+        self.memory.commit(commit, _no_error)
+        self.memory.sync()
+        for queue in {*touched, *[queue for queue, _ in batches]}:
+            if not queue.deleted:
+                size = queue.log.size_bytes
+                self.memory_bytes += size - self._sizes.get(queue, 0)
+                self._sizes[queue] = size
+        for queue, messages in batches:
+            self._appended(queue, messages)
+        self.look()
+
+    # -- failing -----------------------------------------------------------------------------------------------------
+
+    def _failed(self, turn: Turn, error: HeadraceError) -> None:
+        """What clients published is refused; what was settled or moved must not be forgotten, and is tried again."""
+        turn.failures += 1
+        held_up = turn.failures > 1
+        if isinstance(error, Corrupt):
+            self._cut_damage(turn)
+        turn.refuse(error)
+        _take_appends_out(turn.durable)
+        if turn.durable.is_empty and not turn.moved:
+            return
+        if isinstance(error, Fatal):
+            return  # nothing can be stored any more; whoever owns the engine stops
+        if held_up and isinstance(error, Refused):
+            _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
+            return
+        self._sealed.appendleft(turn)
+        if held_up:
+            self.retry_at_us = self._clock.now_us() + _RETRY_US
+            self._refuse_waiting(error)
+
+    def _refuse_waiting(self, error: HeadraceError) -> None:
+        """Publishers behind a turn that cannot be stored need not wait to hear the same."""
+        waiting, self._sealed = self._sealed, deque()
+        for turn in waiting:
+            self.waiting_bytes -= turn.size_bytes
+            if turn.done is not None:
+                self._abandon(turn, error)
+            else:
+                turn.refuse(error)
+                self._sealed.append(turn)
+        self.turn.refuse(error)
+
+    def _abandon(self, turn: Turn, error: HeadraceError) -> None:
+        """A transaction that cannot be stored did not happen."""
+        if isinstance(error, Corrupt):
+            self._cut_damage(turn)
+        done = turn.done
+        turn.refuse(error)
+        if done is not None:
+            done(error)
+
+    def _cut_damage(self, turn: Turn) -> None:
+        """Find the logs that are damaged, have their queues refused, and leave them out."""
+        names = {step.log for step in turn.durable.steps} | set(turn.durable.truncations)
+        names |= {queue.log.name for queue in turn.moved if queue.durable}
+        names |= {append.log for append in turn.durable.appends}
+        for name in sorted(names):
+            log = self._engine.log(name)
+            try:
+                log.read(log.first_offset, 1)
+            except Corrupt as error:
+                self.on_damage(name, error)
+                turn.forget_log(turn.durable, name)
+
+
+def _take_appends_out(commit: Commit) -> None:
+    """Have the commit as it was before it was sent off; what is moved is added again then."""
+    commit.appends = []
+    commit.size_bytes = sum(len(key) + len(value or b"") for (_, key), value in commit.puts.items())
+
+
+def _nothing(*_: object) -> None:
+    return
+
+
+def _no_error(error: HeadraceError | None) -> None:
+    if error is not None:
+        raise error

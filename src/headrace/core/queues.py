@@ -1,0 +1,209 @@
+"""The queues of one virtual host: made, found again after a restart, deleted, owned. Messages are not routed here."""
+
+import json
+import logging
+import secrets
+from dataclasses import replace
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.core.dead_letter import Death
+from headrace.core.dead_letters import DeadLetters
+from headrace.core.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
+from headrace.core.history import HISTORY_PREFIX
+from headrace.core.line import Line
+from headrace.core.properties import Codecs
+from headrace.core.queue import Queue
+from headrace.core.surroundings import Surroundings
+from headrace.core.timers import Timers
+from headrace.core.topics import check_filter
+from headrace.core.topology import Topology, scoped, unscoped
+from headrace.core.turn import Turn
+from headrace.core.unborn import UnbornLog
+from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, ResourceLocked
+from headrace.model import Message
+from headrace.storage.api import QUEUES, Engine
+
+_log: Final = logging.getLogger("headrace.core")
+
+LANDING_QUEUE: Final = "mqtt"
+GENERATED_PREFIX: Final = "amq.gen-"
+RESERVED_PREFIX: Final = "amq."
+
+
+@final
+class Queues(Surroundings):
+    """Every queue of one virtual host, from its declaration to its end."""
+
+    def __init__(self, engine: Engine, clock: Clock, line: Line, topology: Topology, codecs: Codecs) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._line = line
+        self.topology = topology
+        self._host = topology.host
+        self._codecs = codecs
+        self.timers = Timers()
+        self.dead_letters = DeadLetters(self, codecs)
+        self._owned: dict[object, dict[Queue, None]] = {}
+        self._dropping: dict[str, int] = {}
+        """Durable logs that are to be dropped and are still there, and how often."""
+        self._any_declared = False
+        line.on_dropped = self._dropped
+        line.on_damage = self._damaged
+        self._load()
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:
+        """See Broker.declare."""
+        name = definition.name
+        existing = self.topology.queues.get(name)
+        if existing is not None:
+            self.check_owner(existing, owner)
+            if not passive:
+                existing.definition.check_equivalent(definition)
+                existing.touch(self._clock.now_us())
+            return existing
+        if passive:
+            raise NotFound(f"no queue '{name}' in vhost '{self._host}'")
+        if not name:
+            definition = replace(definition, name=GENERATED_PREFIX + secrets.token_urlsafe(16))
+        else:
+            _check_name(name)
+        queue = self.create(self._line.open(), definition)
+        if definition.exclusive:
+            queue.owner = owner
+            self._owned.setdefault(owner, {})[queue] = None
+        return queue
+
+    def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
+        """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
+        for pattern in definition.topics:
+            check_filter(pattern)
+        log = scoped(self._host, definition.name)
+        self._line.drop_first(log, log.encode())
+        queue = self._build(definition)
+        if definition.is_stored:
+            value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
+            turn.durable.put(QUEUES, log.encode(), value)
+        return queue
+
+    def _build(self, definition: QueueDefinition) -> Queue:
+        name = scoped(self._host, definition.name)
+        if not definition.is_stored:
+            log = self._line.memory.log(name)
+        else:
+            log = UnbornLog(name) if name in self._dropping else self._engine.log(name)
+        queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
+        if queue.refusal is not None:
+            _log.error("the queue %r is refused: %s", queue.name, queue.refusal)
+        self.topology.add(queue)
+        if not (definition.reserved or definition.exclusive or definition.kind == EPHEMERAL):
+            self._any_declared = True
+        return queue
+
+    def landing(self, topic: str) -> Queue:
+        """The queue for an address that no queue matches: one for it alone or, as long as none was ever declared, the
+        one that takes everything. Raises Refused when the address names no queue."""
+        name = self.topology.name_for(topic)
+        landing = self.topology.queues.get(LANDING_QUEUE)
+        if self._any_declared or (landing is not None and not landing.definition.reserved):
+            return self.create(self._line.open(), QueueDefinition(name, EPHEMERAL, durable=False))
+        if landing is None:
+            landing = self.create(self._line.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
+        return landing
+
+    def _load(self) -> None:
+        for key, value in self._engine.items(QUEUES):
+            if unscoped(self._host, key.decode()) is not None:
+                self._build(QueueDefinition.from_json(json.loads(value)))
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def find(self, name: str, owner: object = None) -> Queue:
+        """Raises NotFound, ResourceLocked."""
+        queue = self.topology.queue(name)
+        self.check_owner(queue, owner)
+        return queue
+
+    def check_owner(self, queue: Queue, owner: object) -> None:
+        """Raises ResourceLocked when another connection has the queue for itself."""
+        if queue.definition.exclusive and queue.owner is not owner:
+            raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{queue.name}'")
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def drop(self, queue: Queue) -> None:
+        """Take a queue away, with its messages, groups, bindings and history; its consumers are told."""
+        if queue.deleted:
+            return
+        queue.deleted = True
+        owned = self._owned.get(queue.owner)
+        if owned is not None and owned.pop(queue, queue) is None and not owned:
+            del self._owned[queue.owner]
+        turn = self._line.open()
+        self._line.forget(queue)
+        self.topology.remove(turn, queue)
+        turn.commit_for(queue).drop(queue.log.name)
+        if queue.durable:
+            self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
+            turn.durable.delete(QUEUES, queue.log.name.encode())
+        history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
+        if history is not None:
+            self.drop(history)
+        queue.let_consumers_go()
+
+    def release_owner(self, owner: object) -> None:
+        """A connection is gone: so are the queues it had for itself."""
+        for queue in self._owned.pop(owner, {}):
+            self.drop(queue)
+
+    def _dropped(self, log: str) -> None:
+        """A durable log is gone; a queue of that name that was declared meanwhile has one of its own now."""
+        self._dropping[log] -= 1
+        if self._dropping[log]:
+            return
+        del self._dropping[log]
+        name = unscoped(self._host, log)
+        queue = self.topology.queues.get(name) if name is not None else None
+        if queue is not None and queue.durable:
+            queue.log = self._engine.log(log)
+
+    def _damaged(self, log: str, error: Corrupt) -> None:
+        name = unscoped(self._host, log)
+        queue = self.topology.queues.get(name) if name is not None else None
+        if queue is not None and queue.refusal is None:
+            _log.error("the queue %r is refused: %s", queue.name, error)
+            queue.refuse(error)
+
+    # -- what a queue asks for ---------------------------------------------------------------------------------------
+
+    def dead_letter(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
+        self.dead_letters.move(turn, queue, message, death)
+
+    def history_of(self, turn: Turn, queue: Queue) -> Queue:
+        name = HISTORY_PREFIX + queue.name
+        existing = self.topology.queues.get(name)
+        if existing is not None:
+            return existing
+        retention = Retention(max_age_ms=queue.definition.history_ms)
+        return self.create(turn, QueueDefinition(name, STREAM, queue.durable, retention=retention))
+
+    def wake_at(self, queue: Queue, time_us: int) -> None:
+        self.timers.add(queue, time_us)
+
+    def pump_soon(self, queue: Queue) -> None:
+        self._line.pump_soon(queue)
+
+
+def _check_name(name: str) -> None:
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = MAX_NAME_BYTES + 1
+    if size > MAX_NAME_BYTES or "\0" in name:
+        raise PreconditionFailed(
+            f"queue name {name[:64]!r} must have at most {MAX_NAME_BYTES} bytes of UTF-8 and no U+0000"
+        )

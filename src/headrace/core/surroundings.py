@@ -1,0 +1,35 @@
+"""What a queue asks of the broker around it. Nothing is done here: queues.py answers."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from headrace.core.dead_letter import Death
+from headrace.core.turn import Turn
+from headrace.model import Message
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+
+class Surroundings(ABC):
+    """The rest of the broker, as a queue sees it."""
+
+    @abstractmethod
+    def dead_letter(self, turn: Turn, queue: "Queue", message: Message, death: Death) -> None:
+        """Send a message that was given up to where the queue's dead letters go, in the same commit."""
+
+    @abstractmethod
+    def history_of(self, turn: Turn, queue: "Queue") -> "Queue":
+        """The stream in which it is kept how this queue's messages ended."""
+
+    @abstractmethod
+    def wake_at(self, queue: "Queue", time_us: int) -> None:
+        """Have the queue's `on_time` called then."""
+
+    @abstractmethod
+    def pump_soon(self, queue: "Queue") -> None:
+        """Have the queue's `pump` called in this turn."""
+
+    @abstractmethod
+    def drop(self, queue: "Queue") -> None:
+        """Take the queue away."""

@@ -1,0 +1,140 @@
+"""Publishes and settlements as one commit: all of it happens, or nothing. Who begins and ends one is the protocols'.
+
+While the commit is on its way, a delivery that it settles belongs to the transaction: it cannot time out, go back in
+line or be settled by another. Only when the commit is safe does the settlement happen in memory too.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.history import DONE
+from headrace.core.line import Line
+from headrace.core.queue import Queue
+from headrace.core.queues import Queues
+from headrace.core.retry import DEAD, next_attempt_us
+from headrace.core.turn import Confirm, Turn
+from headrace.core.work import WorkGroup
+from headrace.errors import HeadraceError, Refused
+from headrace.model import Message
+
+_FOR_EVER_US: Final = 1 << 60
+
+
+@final
+class Publish:
+    """A message to publish, with what routing needs to know of it."""
+
+    __slots__ = ("extra_keys", "headers", "message")
+
+    def __init__(
+        self, message: Message, headers: Mapping[str, object] | None = None, extra_keys: Sequence[str] = ()
+    ) -> None:
+        self.message = message
+        self.headers = headers
+        self.extra_keys = extra_keys
+
+
+@final
+class Transaction:
+    """One attempt to publish and settle as one."""
+
+    def __init__(self, queues: Queues, line: Line, now_us: int, confirm: Confirm | None) -> None:
+        self._queues = queues
+        self._line = line
+        self._now_us = now_us
+        self._confirm = confirm
+        self._turn = Turn()
+        self._turn.done = self._done
+        self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
+        self._read: list[tuple[Delivery, int]] = []
+
+    def publish(self, queues: list[Queue], message: Message) -> int:
+        """Raises Refused when one of the queues does not take it."""
+        taken = 0
+        for queue in queues:
+            if queue.admits(message):
+                queue.accept(self._turn, message, self._now_us)
+                taken += 1
+        return taken
+
+    def settle(self, delivery: Delivery, outcome: int) -> None:
+        """Raises Refused when it is not pending any more."""
+        group, queue, offset = delivery.group, delivery.group.queue, delivery.offset
+        if queue.is_gone or offset not in delivery.consumer.held:
+            raise Refused(f"offset {offset} of {queue.name!r} is not pending any more")
+        if not isinstance(group, WorkGroup):
+            self._read.append((delivery, outcome))
+            return
+        lease = group.pass_on(
+            delivery.consumer, offset, Consumer(delivery.consumer.name, _deliver_nothing), _FOR_EVER_US
+        )
+        self._held.append((group, lease, outcome, delivery))
+        commit, log = self._turn.commit_for(queue), queue.log.name
+        due_us = self._now_us
+        if outcome == NACK:
+            due_us = next_attempt_us(queue.definition, lease.attempts, True, self._now_us)
+        if outcome == ACK:
+            commit.ack(log, group.name, offset, offset + 1)
+        elif outcome == REJECT or due_us == DEAD:
+            commit.bury(log, group.name, offset, offset + 1)
+            if queue.definition.dead_letter_exchange is None and queue.definition.has_dead_letters:
+                self._queues.dead_letters.graves(self._line.open(), queue.definition)  # there before the transaction
+            reason = REJECTED if outcome == REJECT else DELIVERY_LIMIT
+            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, reason, self._now_us)
+        else:
+            commit.requeue(log, group.name, offset, offset + 1, due_us)
+
+    def send(self) -> None:
+        """Have it stored, after everything that was called before."""
+        self._line.append(self._turn)
+
+    def undo(self) -> None:
+        """Nothing happened: whoever held a message holds it again, or it is back in line."""
+        turn = self._line.open()
+        for queue, messages in self._turn.published.items():
+            queue.unstaged(messages)
+        self._turn.published = {}
+        for group, lease, _, delivery in self._held:
+            holder = lease.consumer
+            if delivery.offset not in holder.held:
+                continue  # gone with its queue
+            if delivery.consumer.group is not group:
+                group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
+                group.queue.pump_soon()
+                continue
+            time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
+            group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
+
+    def _done(self, error: HeadraceError | None) -> None:
+        if error is None:
+            self._apply()
+        else:
+            self.undo()
+        if self._confirm is not None:
+            self._confirm(error)
+
+    def _apply(self) -> None:
+        """It is stored: what was settled is settled in memory too, without being written again."""
+        turn = self._line.open()
+        rehearsal = Turn()
+        rehearsal.is_rehearsal = True
+        for group, lease, outcome, delivery in self._held:
+            queue, offset = group.queue, delivery.offset
+            if queue.is_gone or offset not in lease.consumer.held:
+                continue
+            if outcome in (ACK, REJECT):
+                queue.note_end(turn, group, offset, lease.attempts, DONE if outcome == ACK else REJECTED, self._now_us)
+            group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
+            turn.touched.add(queue)
+            queue.pump_soon()
+        for delivery, outcome in self._read:
+            if delivery.offset in delivery.consumer.held:
+                delivery.group.settle(turn, delivery.consumer, delivery.offset, outcome, self._now_us)
+                delivery.group.queue.pump_soon()
+
+
+def _deliver_nothing(deliveries: list[Delivery]) -> None:
+    return

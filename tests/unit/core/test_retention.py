@@ -1,0 +1,86 @@
+"""What a log may drop: by number, by size, by age, and never what is still needed."""
+
+from headrace.clock import ManualClock
+from headrace.core.definition import STREAM, QueueDefinition, Retention
+from headrace.core.retention import is_over, truncation_point
+from headrace.model import Message, Source
+from headrace.storage.memory import MemoryLog
+from tests.house import House
+from tests.unit.core.conftest import World
+
+SOURCE = Source("s")
+SECOND = 1_000_000
+
+
+def log_of(count: int, size: int = 10) -> MemoryLog:
+    """Messages a second apart, from second 0 on."""
+    log = MemoryLog("s")
+    log.append([Message(SOURCE, bytes(size), number * SECOND) for number in range(count)])
+    return log
+
+
+def test_without_bounds_nothing_may_go() -> None:
+    assert truncation_point(log_of(10), Retention(), 10, 100 * SECOND) == 0
+    assert not is_over(log_of(10), Retention())
+
+
+def test_by_number_the_newest_are_kept() -> None:
+    assert truncation_point(log_of(10), Retention(max_messages=3), 10, 0) == 7
+    assert is_over(log_of(10), Retention(max_messages=9))
+    assert not is_over(log_of(10), Retention(max_messages=10))
+
+
+def test_by_size_about_as_many_go_as_are_too_large_together() -> None:
+    assert truncation_point(log_of(10), Retention(max_bytes=40), 10, 0) == 6
+    assert is_over(log_of(10), Retention(max_bytes=99))
+    assert not is_over(log_of(10), Retention(max_bytes=100))
+
+
+def test_by_age_what_is_older_may_go() -> None:
+    assert truncation_point(log_of(10), Retention(max_age_ms=4000), 10, 9 * SECOND) == 5
+
+
+def test_the_strictest_bound_decides() -> None:
+    retention = Retention(max_age_ms=4000, max_bytes=90, max_messages=2)
+
+    assert truncation_point(log_of(10), retention, 10, 9 * SECOND) == 8
+
+
+def test_what_is_still_needed_stays_whatever_the_bounds_say() -> None:
+    assert truncation_point(log_of(10), Retention(max_messages=1), 4, 0) == 4
+
+
+def test_an_empty_log_has_nothing_to_drop() -> None:
+    assert truncation_point(log_of(0), Retention(1, 1, 1), 0, SECOND) == 0
+
+
+def test_a_stream_that_is_too_long_drops_its_oldest_as_it_grows(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("events", STREAM, retention=Retention(max_messages=3)))
+
+    house.publish("events", *"abcde")
+
+    queue = house.broker.queue("events")
+    assert [message.payload for _, message in queue.browse(0, 10)] == [b"c", b"d", b"e"]
+
+
+def test_a_stream_forgets_what_is_too_old_when_time_passes() -> None:
+    house = House(clock=ManualClock())
+    house.broker.declare(QueueDefinition("events", STREAM, retention=Retention(max_age_ms=60_000)))
+    house.publish("events", "old")
+    house.advance(270)
+    house.publish("events", "new")
+
+    house.advance(30)
+
+    assert [message.payload for _, message in house.broker.queue("events").browse(0, 10)] == [b"new"]
+
+
+def test_a_stream_keeps_what_a_work_group_on_it_still_needs(house: House) -> None:
+    house.broker.declare(QueueDefinition("events", STREAM, retention=Retention(max_messages=1)))
+    worker = house.consume("events", group="workers", mode=1, credit=1)
+
+    house.publish("events", *"abc")
+
+    assert [delivery.offset for delivery in worker.got] == [0]
+    assert house.broker.queue("events").first_offset == 0
