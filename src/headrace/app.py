@@ -170,7 +170,7 @@ class _Program:
         for listener in self._listeners.values():
             await listener.close()
         for broker in self._brokers.values():
-            broker.flush()
+            broker.drain()
 
     async def _serve(self) -> None:
         while not self._stop.is_set():

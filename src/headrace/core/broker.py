@@ -260,25 +260,6 @@ class Broker:
         else:
             self._line.pump_soon(queue)
 
-    def retire(self, consumer: Consumer) -> None:
-        """A consumer wants no more; what it holds stays with it until each is settled."""
-        group = consumer.group
-        if group is None:
-            return
-        group.consumers.leave(consumer)
-        consumer.group = None
-        queue = group.queue
-        queue.touch(self._clock.now_us())
-        if queue.definition.auto_delete and not queue.consumers:
-            self.drop_queue(self._open_turn(), queue)
-        else:
-            self._pump_soon(queue)
-
-    def credit_changed(self, consumer: Consumer) -> None:
-        """Its credit was changed from outside: deliver what it now has room for."""
-        if consumer.group is not None:
-            self._pump_soon(consumer.group.queue)
-
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
         """One message for a consumer that asks for it, None when none waits.
 

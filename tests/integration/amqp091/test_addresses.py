@@ -55,6 +55,31 @@ def test_groups_read_independently_and_see_where_messages_are_from(channel: Bloc
         assert properties.headers["mine"] == 1
 
 
+def test_a_stream_group_commits_by_hand_and_resumes_there(channel: BlockingChannel) -> None:
+    channel.confirm_delivery()
+    channel.queue_declare("committed", durable=True, arguments={"x-queue-type": "stream"})
+    channel.basic_qos(prefetch_count=10)
+    for number in range(4):
+        channel.basic_publish("", "committed", b"%d" % number)
+    arguments = {"x-consumer-group": "readers", "x-auto-commit": False}
+    first: list[tuple[pika.BasicProperties, bytes]] = []
+    tag = channel.basic_consume(
+        "committed", lambda ch, method, props, body: first.append((props, body)), arguments=arguments
+    )
+    while len(first) < 4:
+        channel.connection.process_data_events(0.05)
+    headers = {"x-group-id": "readers", "x-offset": 2}
+    channel.basic_publish("", "$queue/committed/$commit", b"", pika.BasicProperties(headers=headers))
+    channel.basic_cancel(tag)
+
+    again = _take(channel, "committed", 2, x_consumer_group="readers", x_auto_commit=False)
+
+    assert [body for _, body in first] == [b"0", b"1", b"2", b"3"]
+    assert [properties.headers["x-stream-offset"] for properties, _ in first] == [0, 1, 2, 3]
+    assert all([properties.headers["x-stream-timestamp"] > 1_600_000_000_000 for properties, _ in first])
+    assert [body for _, body in again] == [b"2", b"3"]
+
+
 def test_a_commit_above_the_cursor_or_on_a_classic_queue_is_refused(channel: BlockingChannel) -> None:
     channel.confirm_delivery()
     channel.queue_declare("plain", durable=True)

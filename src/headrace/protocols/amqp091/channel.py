@@ -8,9 +8,10 @@ from pamqp import base, commands
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
 from headrace.protocols.amqp091.codec import Publish
 from headrace.protocols.amqp091.declaring import Declarations
-from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED, RESOURCE_ERROR
+from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
-from headrace.protocols.amqp091.publishing import Publisher
+from headrace.protocols.amqp091.publishing import Publisher, Staged
+from headrace.protocols.amqp091.replies import code_of, reply_text
 from headrace.protocols.amqp091.subscriptions import Subscriptions
 
 
@@ -68,19 +69,23 @@ class Channel:
         self._reply(commands.Tx.SelectOk)
 
     def tx_commit(self, method: commands.Tx.Commit) -> None:
-        publishes = self._require_transaction()
-        settlements = self.subscriptions.staged or []
-        live = [(delivery, outcome) for _, delivery, outcome in settlements if not delivery.group.queue.deleted]
-        self._link.broker.transaction(publishes, live)
+        """All that was published and settled happens now; the answer comes when it is safe."""
+        staged = self._require_transaction()
+        settlements = self.subscriptions.staged_settlements()
+        counts = self._link.broker.transaction([publish for publish, _ in staged], settlements, self._committed)
         self._begin()
-        self._link.broker.when_safe(self._committed)
+        for (publish, route), count in zip(staged, counts, strict=True):
+            if not count and route.mandatory:
+                self.publisher.send_return(route, publish.message)
 
     def _committed(self, error: HeadraceError | None) -> None:
         if error is None:
             self._reply(commands.Tx.CommitOk)
-        else:
-            self._reply(commands.Channel.Close, reply_code=RESOURCE_ERROR, reply_text=f"RESOURCE_ERROR - {error}")
-            self.is_closing = True
+            return
+        code = code_of(error)
+        self._reply(commands.Channel.Close, reply_code=code, reply_text=reply_text(code, str(error)))
+        self.is_closing = True
+        self.close()
 
     def tx_rollback(self, method: commands.Tx.Rollback) -> None:
         """What was published is forgotten; what was settled is unsettled again."""
@@ -93,7 +98,7 @@ class Channel:
         self.publisher.staged = []
         self.subscriptions.staged = []
 
-    def _require_transaction(self) -> list[tuple[Any, dict[str, object] | None]]:
+    def _require_transaction(self) -> list[Staged]:
         if self.publisher.staged is None:
             raise PreconditionFailed("channel is not transactional")
         return self.publisher.staged

@@ -95,15 +95,14 @@ class Declarations:
 
     def bind_queue(self, method: commands.Queue.Bind) -> None:
         binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
-        self._link.broker.bind(binding)
+        self._link.broker.bind(binding, self._link.owner)
 
     def unbind_queue(self, method: commands.Queue.Unbind) -> None:
         binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
-        self._link.broker.unbind(binding)
+        self._link.broker.unbind(binding, self._link.owner)
 
     def _binding(self, given: str, exchange: str, key: str, arguments: dict[str, object]) -> Binding:
         name = _plain(self.queue_name(given))
-        self._link.broker.queue(name, self._link.owner)
         if not given and not key:
             key = name  # 0-9-1: an empty key means the name where the queue is the one declared last
         return Binding(exchange, name, key, arguments)

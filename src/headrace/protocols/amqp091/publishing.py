@@ -1,12 +1,12 @@
 """basic.publish to the core's publish, with confirms, returns and direct replies. One per channel."""
 
-from functools import partial
 from typing import Final, final
 
 from pamqp import commands
 
 from headrace.core.address import COMMIT, is_address, parse_address
 from headrace.core.properties import Properties
+from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
 from headrace.protocols.amqp091.codec import Publish, Route, encode_ack, encode_content
@@ -19,7 +19,7 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = REPLY_TO + "."
 _MAX_EXPIRATION_MS: Final = (1 << 32) - 1
 
-Staged = tuple[Message, dict[str, object] | None]
+Staged = tuple[Staging, Route]
 
 
 @final
@@ -34,11 +34,10 @@ class Publisher:
         self.is_confirming = False
         self.staged: list[Staged] | None = None
         """What a transaction has published so far; None outside transactions."""
-        self._published = 0
         self._confirmed_to = 0
-        """Everything up to here is confirmed."""
-        self._confirmed_above: set[int] = set()
-        self._acked: list[int] = []
+        """How many publishes were confirmed, well or not."""
+        self._told_to = 0
+        """How many of these the client knows of."""
         self._nacked: list[int] = []
 
     def publish(self, event: Publish) -> None:
@@ -73,12 +72,11 @@ class Publisher:
         if route.source is None and self._went_aside(route, said, message):
             return
         if self.staged is not None:
-            self.staged.append((message, headers or None))
+            self.staged.append((Staging(message, headers or None, extra_keys), route))
             return
-        confirm = partial(self._confirmed, self._next()) if self.is_confirming else None
-        taken = link.host.broker.publish(message, confirm, headers or None, extra_keys)
-        if not taken and route.mandatory:
-            self._return(route, message, headers, extra_keys)
+        confirm = self._confirmed if self.is_confirming else None
+        if not link.host.broker.publish(message, confirm, headers or None, extra_keys) and route.mandatory:
+            self.send_return(route, message)
 
     def _source(self, route: Route) -> Source:
         """The source of what goes this way; kept with the way unless each message must be looked at."""
@@ -88,10 +86,6 @@ class Publisher:
         if route.exchange or not (route.key.startswith(REPLY_PREFIX) or is_address(route.key)):
             route.source = source
         return source
-
-    def _next(self) -> int:
-        self._published += 1
-        return self._published
 
     def _expires_us(self, said: Properties) -> int:
         text = said.expiration
@@ -111,11 +105,11 @@ class Publisher:
             if reply is not None:
                 reply(message)
             elif route.mandatory:
-                self._send_return(route, message)
+                self.send_return(route, message)
         elif not self._was_verb(route.key, said):
             return False
         if self.is_confirming:
-            host.broker.when_safe(partial(self._confirmed, self._next()))
+            host.broker.when_safe(self._confirmed)
         return True
 
     def _was_verb(self, key: str, said: Properties) -> bool:
@@ -141,11 +135,7 @@ class Publisher:
 
     # -- what comes back ---------------------------------------------------------------------------------------------
 
-    def _return(self, route: Route, message: Message, headers: dict[str, object], extra_keys: list[str]) -> None:
-        if not self._link.broker.topology.of_exchange(route.exchange, route.key, headers or None, extra_keys):
-            self._send_return(route, message)
-
-    def _send_return(self, route: Route, message: Message) -> None:
+    def send_return(self, route: Route, message: Message) -> None:
         link = self._link
         link.send(
             self._channel,
@@ -159,42 +149,27 @@ class Publisher:
         )
         link.wire.send(encode_content(self._channel, message.properties, message.payload, link.frame_max))
 
-    def _confirmed(self, number: int, error: HeadraceError | None) -> None:
-        if not self._acked and not self._nacked:
+    def _confirmed(self, error: HeadraceError | None) -> None:
+        """One more is safe, or is not: core tells in the order of the publishes."""
+        if self._confirmed_to == self._told_to:
             self._link.wire.before_flush(self._send_confirms)
-        (self._acked if error is None else self._nacked).append(number)
+        self._confirmed_to += 1
+        if error is not None:
+            self._nacked.append(self._confirmed_to)
 
     def _send_confirms(self) -> None:
-        """Say what is safe, with as few frames as can be."""
-        acked, self._acked = self._acked, []
+        """Say what is safe and what is not: two kinds of frames, as few as can be."""
         nacked, self._nacked = self._nacked, []
-        out: list[bytes] = []
         for number in nacked:
-            self._link.send(self._channel, commands.Basic.Nack, {"delivery_tag": number, "requeue": False})
-        above = self._confirmed_above
-        above.update(nacked)
-        acked.sort()
-        reached = self._confirmed_to
-        last = 0
-        count = 0
-        for number in acked:
-            while reached + 1 in above:
-                reached += 1
-                above.discard(reached)
-            if number == reached + 1:
-                reached = last = number
-                count += 1
-            else:
-                above.add(number)
-                out.append(encode_ack(self._channel, number, False))
-        while reached + 1 in above:
-            reached += 1
-            above.discard(reached)
-        self._confirmed_to = reached
-        if last:
-            out.insert(0, encode_ack(self._channel, last, count > 1))
-        if out:
-            self._link.wire.send(b"".join(out))
+            self._link.send(self._channel, commands.Basic.Nack, {"delivery_tag": number})
+        acked = self._confirmed_to - self._told_to - len(nacked)
+        last = self._confirmed_to
+        while nacked and nacked[-1] == last:
+            nacked.pop()
+            last -= 1
+        if acked:
+            self._link.wire.send(encode_ack(self._channel, last, acked > 1))
+        self._told_to = self._confirmed_to
 
 
 def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], bytes]:

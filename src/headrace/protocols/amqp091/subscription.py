@@ -32,7 +32,6 @@ class Subscription:
 
     __slots__ = (
         "_encoder",
-        "_limit",
         "_link",
         "_tags",
         "consumer",
@@ -48,7 +47,6 @@ class Subscription:
         self._link = link
         self._tags = tags
         self._encoder = DeliverEncoder(channel, consumer_tag)
-        self._limit = UNLIMITED
         self.consumer_tag = consumer_tag
         self.queue = queue
         self.consumer: Consumer | None = None
@@ -62,19 +60,13 @@ class Subscription:
     def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """The consumer that core is given."""
         consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
-        self._limit = consumer.credit.limit
         self.consumer = consumer
         return consumer
 
-    def pause(self) -> None:
-        """Have nothing more delivered for now."""
+    def allow(self, is_open: bool) -> None:
+        """Have messages delivered, or none for now."""
         if self.consumer is not None:
-            self.consumer.credit.limit = 0
-
-    def resume(self) -> None:
-        if self.consumer is not None:
-            self.consumer.credit.limit = self._limit
-            self._link.broker.credit_changed(self.consumer)
+            self._link.broker.allow(self.consumer, UNLIMITED if is_open else 0)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send what core delivers, in one piece."""

@@ -5,7 +5,7 @@ from typing import Final, final
 
 from pamqp import commands
 
-from headrace.core.address import effective_group, is_address, parse_address
+from headrace.core.address import is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
@@ -30,7 +30,10 @@ class Subscriptions:
         self._publisher = publisher
         self._tags = Tags()
         self._by_tag: dict[str, Subscription] = {}
-        self._getter = Consumer("basic.get", _no_deliveries, owner=link.owner)
+        self._getters: dict[str, Consumer] = {}
+        """Who holds what basic.get took, by queue."""
+        self._retired: list[Consumer] = []
+        """Consumers that were cancelled while they held something."""
         self._prefetch = 0
         self._shared: Credit | None = None
         self._is_flowing = True
@@ -52,11 +55,9 @@ class Subscriptions:
                 consumer = subscription.consumer
                 if consumer is not None:
                     consumer.shared = self._shared
+                    self._shared.sharers[consumer] = None
                     self._shared.used += len(consumer.held)
-        self._shared.limit = Credit(method.prefetch_count).limit
-        for subscription in self._by_tag.values():
-            if subscription.consumer is not None:
-                self._link.broker.credit_changed(subscription.consumer)
+        self._link.broker.set_shared_credit(self._shared, method.prefetch_count)
 
     def flow(self, active: bool) -> None:
         """The client wants deliveries, or none for now."""
@@ -67,10 +68,7 @@ class Subscriptions:
         """Deliveries go on or stop, as the client and its reading allow."""
         is_open = self._is_flowing and not self._link.is_held
         for subscription in self._by_tag.values():
-            if is_open:
-                subscription.resume()
-            else:
-                subscription.pause()
+            subscription.allow(is_open)
 
     # -- consume and cancel ------------------------------------------------------------------------------------------
 
@@ -106,7 +104,7 @@ class Subscriptions:
         self._link.broker.consume(
             queue,
             consumer,
-            effective_group(group, key_filter),
+            group,
             key_filter,
             position=arguments.get(STREAM_OFFSET),
             auto_commit=_flag(arguments, "x-auto-commit", True),
@@ -114,7 +112,7 @@ class Subscriptions:
         )
         self._by_tag[tag] = subscription
         if self._link.is_held or not self._is_flowing:
-            subscription.pause()
+            subscription.allow(False)
         return tag
 
     def _own_group(self, subscription: Subscription, arguments: dict[str, object], tag: str) -> str:
@@ -147,15 +145,15 @@ class Subscriptions:
         consumer = subscription.consumer
         if consumer is None:
             self._forget_replies()
-        elif subscription.is_stream or not consumer.held:
-            self._leave(subscription, consumer)
         else:
-            self._link.broker.retire(consumer)
+            self._retired = [other for other in (*self._retired, consumer) if other.held]
+            self._leave(subscription, consumer, keep=not subscription.is_stream)
 
-    def _leave(self, subscription: Subscription, consumer: Consumer) -> None:
+    def _leave(self, subscription: Subscription, consumer: Consumer, keep: bool = False) -> None:
         group = consumer.group
-        self._link.broker.cancel(consumer)
-        if subscription.forgets_group and group is not None and not group.queue.deleted and not len(group.consumers):
+        self._link.broker.cancel(consumer, keep)
+        if subscription.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
+            self._link.broker.cancel(consumer)
             self._link.broker.delete_group(subscription.queue, group.name)
 
     def _forget_replies(self) -> None:
@@ -180,10 +178,9 @@ class Subscriptions:
             else:
                 self._leave(subscription, subscription.consumer)
         self._by_tag.clear()
-        self.unstage()
-        unsettled, self._tags.unsettled = self._tags.unsettled, {}
-        for delivery in unsettled.values():
-            self._settle(delivery, RELEASE)
+        for consumer in (*self._retired, *self._getters.values()):
+            self._link.broker.cancel(consumer)
+        self._tags.unsettled.clear()
 
     # -- get and settle ----------------------------------------------------------------------------------------------
 
@@ -191,10 +188,7 @@ class Subscriptions:
         """One message, or the answer that there is none."""
         link = self._link
         name = parse_address(queue).queue if is_address(queue) else queue
-        getter = self._getter
-        if method.no_ack:
-            getter = Consumer("basic.get", _no_deliveries, auto_ack=True, owner=link.owner)
-        delivery = link.broker.get(name, getter)
+        delivery = link.broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:
             link.send(self._channel, commands.Basic.GetEmpty)
             return
@@ -217,6 +211,14 @@ class Subscriptions:
         properties = counted(own_properties(link.broker, message), delivery)
         link.wire.send(encode_content(self._channel, properties, message.payload, link.frame_max))
 
+    def _getter(self, queue: str, no_ack: bool) -> Consumer:
+        if no_ack:
+            return Consumer("basic.get", _no_deliveries, auto_ack=True, owner=self._link.owner)
+        getter = self._getters.get(queue)
+        if getter is None or (getter.group is not None and getter.group.queue.is_gone):
+            getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._link.owner)
+        return getter
+
     def ack(self, tag: int, multiple: bool) -> None:
         self._settle_tags(tag, multiple, ACK)
 
@@ -228,6 +230,10 @@ class Subscriptions:
         unsettled, self._tags.unsettled = self._tags.unsettled, {}
         for delivery in unsettled.values():
             self._settle(delivery, RELEASE)
+
+    def staged_settlements(self) -> list[tuple[Delivery, int]]:
+        """What a transaction settles, but for queues that went away meanwhile."""
+        return [(delivery, outcome) for _, delivery, outcome in self.staged or [] if not delivery.group.queue.is_gone]
 
     def unstage(self) -> None:
         """A transaction is rolled back: what it settled is with the client again, in its place."""
@@ -260,8 +266,6 @@ class Subscriptions:
             self._settle(delivery, outcome)
 
     def _settle(self, delivery: Delivery, outcome: int) -> None:
-        if delivery.group.queue.deleted:
-            return
         try:
             self._link.broker.settle(delivery, outcome)
         except Refused:

@@ -1,0 +1,91 @@
+"""kill -9 of a real server under confirmed publishing from several connections: nothing confirmed is missing."""
+
+import threading
+import time
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+
+from tests.servers import Server
+
+_PUBLISHERS = 4
+_QUEUE = "survivors"
+
+
+class _Publisher(threading.Thread):
+    """Publishes numbers on its own connection and remembers which of them were confirmed."""
+
+    def __init__(self, port: int, number: int) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._number = number
+        self.confirmed: list[int] = []
+
+    def run(self) -> None:
+        try:
+            connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self._port))
+            channel = connection.channel()
+            channel.confirm_delivery()
+            count = 0
+            while True:
+                body = b"%d:%d" % (self._number, count)
+                channel.basic_publish("amq.fanout", "", body, pika.BasicProperties(delivery_mode=2), mandatory=True)
+                self.confirmed.append(count)
+                count += 1
+        except (AMQPError, OSError):
+            return  # the server was killed
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+def test_nothing_confirmed_is_missing_after_kill_9_and_order_is_kept(server: Server) -> None:
+    server.start()
+    try:
+        channel = server.connect().channel()
+        for queue in (_QUEUE, _QUEUE + ".copy"):
+            channel.queue_declare(queue, durable=True)
+            channel.queue_bind(queue, "amq.fanout")
+        confirmed: dict[int, int] = {}
+        for round_number in range(3):
+            publishers = [_Publisher(server.port, round_number * 10 + number) for number in range(_PUBLISHERS)]
+            for publisher in publishers:
+                publisher.start()
+            deadline = time.monotonic() + 20
+            while any([len(publisher.confirmed) < 50 for publisher in publishers]) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            server.kill()
+            for number, publisher in enumerate(publishers):
+                publisher.join(20)
+                confirmed[round_number * 10 + number] = len(publisher.confirmed)
+            server.start()
+
+        assert all([count >= 50 for count in confirmed.values()]), confirmed
+        for queue in (_QUEUE, _QUEUE + ".copy"):
+            _check(_all_of(server, queue), confirmed)
+    finally:
+        server.kill()
+        server.close_connections()
+
+
+def _check(found: dict[int, list[int]], confirmed: dict[int, int]) -> None:
+    for publisher, count in confirmed.items():
+        numbers = found[publisher]
+        assert numbers == list(range(len(numbers))), "order is kept and nothing is doubled"
+        assert len(numbers) >= count, f"publisher {publisher} had {count} confirmed, {len(numbers)} are there"
+
+
+def _all_of(server: Server, queue: str) -> dict[int, list[int]]:
+    channel = server.connect().channel()
+    found: dict[int, list[int]] = {}
+    for method, _, body in channel.consume(queue, inactivity_timeout=2):
+        if method is None:
+            break
+        publisher, _, number = body.partition(b":")
+        found.setdefault(int(publisher), []).append(int(number))
+        channel.basic_ack(method.delivery_tag)
+    return found
