@@ -85,7 +85,9 @@ class Wire(asyncio.Protocol):
     # -- what the handler calls --------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Have this written at the end of the turn, after all that was sent before."""
+        """Have this written at the end of the turn, after all that was sent before; nothing when it is closed."""
+        if self._is_closing:
+            return
         self._out.append(data)
         self._out_bytes += len(data)
         if not self._is_flush_due:
@@ -96,6 +98,8 @@ class Wire(asyncio.Protocol):
 
     def before_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of the turn, before what it sends is written."""
+        if self._is_closing:
+            return
         self._before.append(call)
         if not self._is_flush_due:
             self._is_flush_due = True
@@ -127,8 +131,8 @@ class Wire(asyncio.Protocol):
             return
         if self._is_closing or self._transport is None:
             return
-        self._is_closing = True
         self._flush()
+        self._is_closing = True
         self._transport.close()
         self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
 
@@ -192,7 +196,7 @@ class Wire(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flush_due = False
         transport = self._transport
-        if transport is None:
+        if transport is None or self._is_closing:
             return
         while self._before:
             calls, self._before = self._before, []

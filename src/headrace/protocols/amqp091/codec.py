@@ -179,7 +179,14 @@ class Decoder:
                 raise ProtocolError(FRAME_ERROR, "a frame does not end with its end mark")
             at = end + 1
             if kind == METHOD:
-                self._method(channel, data[start:end], events)
+                payload = data[start:end]
+                route = self._routes.get(payload)
+                if route is not None and channel not in contents:
+                    after = self._whole(data, at, channel, route, events)
+                    if after != at:
+                        at = after
+                        continue
+                self._method(channel, payload, events)
             elif kind == HEADER:
                 self._header(channel, data[start:end], events)
             elif kind == BODY:
@@ -193,6 +200,32 @@ class Decoder:
             else:
                 raise ProtocolError(FRAME_ERROR, f"there is no frame type {kind}")
         return at
+
+    def _whole(self, data: bytes, at: int, channel: int, route: Route, events: list[Event]) -> int:
+        """Take a content header and a body that are both here and nothing new; returns where they end.
+
+        Returns `at` where it is not as simple as that: then it goes frame by frame, and what is wrong is found there.
+        """
+        size = len(data)
+        if size - at < 22 + FRAME_OVERHEAD:
+            return at
+        kind, number, length, class_id, _, body_size = _HEADER_FRAME.unpack_from(data, at)
+        end = at + 7 + length
+        if kind != HEADER or number != channel or class_id != BASIC or size - end < FRAME_OVERHEAD + 1:
+            return at
+        raw = data[at + 19 : end]
+        said = self._said.get(raw)
+        if said is None or data[end] != FRAME_END:
+            return at
+        kind, number, length = _FRAME.unpack_from(data, end + 1)
+        start = end + 8
+        stop: int = start + length
+        if kind != BODY or number != channel or length != body_size or not length or stop >= size:
+            return at
+        if data[stop] != FRAME_END or length > self.frame_max - FRAME_OVERHEAD:
+            return at
+        events.append(Publish(channel, route, raw, said, data[start:stop]))
+        return stop + 1
 
     def _method(self, channel: int, payload: bytes, events: list[Event]) -> None:
         if channel in self._contents:

@@ -1,0 +1,167 @@
+"""Prefetch, priorities, single active consumers, channel.flow, and publishers that must wait."""
+
+import asyncio
+from collections.abc import Callable
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from headrace.clock import SystemClock
+from headrace.core.broker import Broker
+from headrace.net.listener import Listener
+from headrace.protocols.amqp091.connection import Connection
+from headrace.protocols.amqp091.handshake import Server as Amqp091Server
+from headrace.protocols.amqp091.link import Host
+from headrace.storage.memory import MemoryEngine
+from tests.servers import Server
+
+
+class _Inbox:
+    """What one consumer got."""
+
+    def __init__(self, channel: BlockingChannel, queue: str, **options: object) -> None:
+        self.channel = channel
+        self.tags: list[int] = []
+        self.bodies: list[bytes] = []
+        self.consumer_tag = channel.basic_consume(queue, self._take, **options)
+
+    def _take(self, channel: object, method: pika.spec.Basic.Deliver, properties: object, body: bytes) -> None:
+        self.tags.append(method.delivery_tag)
+        self.bodies.append(body)
+
+    def settle(self, seconds: float = 0.3) -> None:
+        """Let everything arrive that is on its way."""
+        self.channel.connection.process_data_events(seconds)
+
+
+def _publish(channel: BlockingChannel, queue: str, count: int) -> None:
+    channel.confirm_delivery()
+    for number in range(count):
+        channel.basic_publish("", queue, b"%d" % number)
+
+
+def test_prefetch_bounds_each_consumer(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name)
+    channel.basic_qos(prefetch_count=2)
+    first, second = _Inbox(channel, name), _Inbox(channel, name)
+    _publish(channel.connection.channel(), name, 10)
+    first.settle()
+    assert (len(first.bodies), len(second.bodies)) == (2, 2)
+
+    channel.basic_ack(first.tags[0])
+    first.settle()
+    assert (len(first.bodies), len(second.bodies)) == (3, 2)
+
+
+def test_global_prefetch_bounds_all_consumers_of_a_channel(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name)
+    before = _Inbox(channel, name)
+    channel.basic_qos(prefetch_count=3, global_qos=True)
+    after = _Inbox(channel, name)
+    _publish(channel.connection.channel(), name, 10)
+    before.settle()
+    assert len(before.bodies) + len(after.bodies) == 3
+
+    channel.basic_ack(0, multiple=True)
+    before.settle()
+    assert len(before.bodies) + len(after.bodies) == 6
+
+
+def test_consumers_of_higher_priority_come_first(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name)
+    channel.basic_qos(prefetch_count=2)
+    low = _Inbox(channel, name)
+    high = _Inbox(channel, name, arguments={"x-priority": 10})
+    _publish(channel.connection.channel(), name, 3)
+    low.settle()
+
+    assert high.bodies == [b"0", b"1"]
+    assert low.bodies == [b"2"]
+
+
+def test_a_single_active_consumer_is_followed_by_the_next(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name, arguments={"x-single-active-consumer": True})
+    first, second = _Inbox(channel, name, auto_ack=True), _Inbox(channel, name, auto_ack=True)
+    other = channel.connection.channel()
+    _publish(other, name, 2)
+    first.settle()
+    channel.basic_cancel(first.consumer_tag)
+    other.basic_publish("", name, b"next")
+    second.settle()
+
+    assert (first.bodies, second.bodies) == ([b"0", b"1"], [b"next"])
+
+
+def test_channel_flow_stops_deliveries_and_lets_them_go_on(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name)
+    inbox = _Inbox(channel, name, auto_ack=True)
+    assert channel.flow(False) is False
+    _publish(channel.connection.channel(), name, 2)
+    inbox.settle()
+    assert inbox.bodies == []
+
+    assert channel.flow(True) is True
+    inbox.settle()
+    assert inbox.bodies == [b"0", b"1"]
+
+
+def test_publishers_are_told_to_wait_and_to_go_on(name: str) -> None:
+    """The broker's word that it has too much in hand goes to those who publish, and to no others."""
+
+    async def run() -> tuple[list[str], list[str]]:
+        loop = asyncio.get_running_loop()
+
+        def soon(call: Callable[[], None]) -> None:
+            loop.call_soon(call)
+
+        broker = Broker(MemoryEngine(), SystemClock(), soon)
+        host = Host("/", broker)
+        server = Amqp091Server(lambda vhost: host, lambda login: True, "test")
+        listener = Listener(lambda: Connection(server, SystemClock()))
+        await listener.open("127.0.0.1", 0)
+        told = await loop.run_in_executor(None, lambda: _blocked(listener.port, name, loop, broker))
+        await listener.close()
+        return told
+
+    publisher, consumer = asyncio.run(run())
+
+    assert publisher == ["blocked", "unblocked"]
+    assert consumer == []
+
+
+def _blocked(port: int, name: str, loop: asyncio.AbstractEventLoop, broker: Broker) -> tuple[list[str], list[str]]:
+    told: tuple[list[str], list[str]] = ([], [])
+    connections = []
+    for notes in told:
+        connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
+        connection.add_on_connection_blocked_callback(lambda *_, notes=notes: notes.append("blocked"))
+        connection.add_on_connection_unblocked_callback(lambda *_, notes=notes: notes.append("unblocked"))
+        connections.append(connection)
+    channel = connections[0].channel()
+    channel.queue_declare(name)
+    channel.basic_publish("", name, b"x")
+    channel.queue_declare(name, passive=True)
+    for blocked in (True, False):
+        for tell in list(broker.on_flow):
+            loop.call_soon_threadsafe(tell, blocked)
+        for connection in connections:
+            connection.process_data_events(0.2)
+    for connection in connections:
+        connection.close()
+    return told
+
+
+@pytest.mark.parametrize("count", [3000])
+def test_a_consumer_without_prefetch_gets_everything(server: Server, name: str, count: int) -> None:
+    channel = server.connect().channel()
+    channel.queue_declare(name)
+    for number in range(count):
+        channel.basic_publish("", name, b"%d" % number)
+    inbox = _Inbox(channel, name, auto_ack=True)
+    for _ in range(100):
+        inbox.settle(0.1)
+        if len(inbox.bodies) == count:
+            break
+
+    assert inbox.bodies == [b"%d" % number for number in range(count)]

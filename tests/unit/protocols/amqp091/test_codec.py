@@ -1,0 +1,83 @@
+"""The bytes of AMQP 0-9-1 as its specification draws them, in hex."""
+
+import pytest
+from pamqp import commands
+
+from headrace.errors import ProtocolError
+from headrace.model import Source
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Ack, Decoder, DeliverEncoder, Publish, encode_ack
+from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
+from headrace.protocols.amqp091.methods import decode_method, encode_method
+
+
+def test_a_publish_is_a_method_a_header_and_a_body() -> None:
+    wire = bytes.fromhex(
+        "01 0001 0000000c 003c 0028 0000 00 03 6a6f62 01 ce"  # basic.publish "", "job", mandatory
+        "02 0001 0000000f 003c 0000 0000000000000005 1000 02 ce"  # body size 5, delivery mode 2
+        "03 0001 00000003 68656c ce"
+        "03 0001 00000002 6c6f ce"
+    )
+
+    _, event = Decoder().feed(PROTOCOL_HEADER + wire)
+
+    assert isinstance(event, Publish)
+    assert (event.channel, event.route.exchange, event.route.key) == (1, "", "job")
+    assert event.route.mandatory
+    assert event.properties == bytes.fromhex("1000 02")
+    assert event.said.delivery_mode == 2
+    assert event.body == b"hello"
+
+
+def test_publishes_that_repeat_themselves_are_read_as_the_first() -> None:
+    wire = bytes.fromhex(
+        "01 0001 0000000c 003c 0028 0000 00 03 6a6f62 00 ce"
+        "02 0001 0000000f 003c 0000 0000000000000002 1000 02 ce"
+        "03 0001 00000002 6869 ce"
+    )
+
+    events = Decoder().feed(PROTOCOL_HEADER + wire * 3)[1:]
+
+    assert [event.body for event in events if isinstance(event, Publish)] == [b"hi"] * 3
+
+
+def test_an_acknowledgement_has_a_tag_and_a_bit() -> None:
+    frame = bytes.fromhex("01 0002 0000000d 003c 0050 0000000000000007 01 ce")
+
+    _, event = Decoder().feed(PROTOCOL_HEADER + frame)
+
+    assert isinstance(event, Ack)
+    assert (event.channel, event.tag, event.multiple) == (2, 7, True)
+    assert encode_ack(2, 7, True) == frame
+
+
+def test_a_delivery_is_a_method_a_header_and_a_body() -> None:
+    source = Source("job", "ex")
+
+    assert DeliverEncoder(1, "c").encode(source, 9, True, b"\0\0", b"hi", 4096) == bytes.fromhex(
+        "01 0001 00000016 003c 003c 01 63 0000000000000009 01 02 6578 03 6a6f62 ce"
+        "02 0001 0000000e 003c 0000 0000000000000002 0000 ce"
+        "03 0001 00000002 6869 ce"
+    )
+
+
+def test_a_heartbeat_is_an_empty_frame_of_type_8() -> None:
+    assert bytes.fromhex("08 0000 00000000 ce") == HEARTBEAT_FRAME
+
+
+def test_bits_share_octets() -> None:
+    fields = {"queue": "q", "durable": True, "auto_delete": True}
+    frame = encode_method(1, commands.Queue.Declare, fields)
+
+    assert frame == bytes.fromhex("01 0001 0000000d 0032 000a 0000 01 71 0a 00000000 ce")
+    method = decode_method(frame[7:-1])
+    assert isinstance(method, commands.Queue.Declare)
+    assert (method.passive, method.durable, method.exclusive, method.auto_delete) == (False, True, False, True)
+
+
+def test_a_method_amid_a_message_of_its_channel_is_unexpected_and_on_another_is_not() -> None:
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
+
+    Decoder().feed(PROTOCOL_HEADER + publish + encode_method(2, commands.Channel.Open))
+    with pytest.raises(ProtocolError) as caught:
+        Decoder().feed(PROTOCOL_HEADER + publish + publish)
+    assert caught.value.code == 505
