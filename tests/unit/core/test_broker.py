@@ -1,5 +1,7 @@
 """Queues as clients declare, share, use up and delete them."""
 
+from collections.abc import Callable
+
 import pytest
 
 from headrace.core.definition import EPHEMERAL, QueueDefinition, declared
@@ -155,7 +157,7 @@ def test_an_exclusive_queue_is_locked_to_all_but_its_connection(house: House) ->
     mine, other = object(), object()
     house.broker.declare(declared("q", exclusive=True), owner=mine)
     house.broker.declare_exchange(Exchange("events", "fanout"))
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: house.broker.declare(declared("q", exclusive=True), owner=other),
         lambda: house.broker.declare(declared("q"), owner=other, passive=True),
         lambda: house.broker.delete("q", owner=other),
