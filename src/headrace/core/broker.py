@@ -274,7 +274,10 @@ class Broker:
         if group.queue.is_gone:
             delivery.consumer.release(delivery.offset)
             return
-        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, self._clock.now_us())
+        now_us = self._clock.now_us()
+        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
+        if outcome != ACK:
+            group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
         self._line.pump_soon(group.queue)
 
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:

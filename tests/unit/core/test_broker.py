@@ -315,12 +315,18 @@ def test_settling_what_came_from_a_deleted_queue_is_no_error(world: World) -> No
     house = world.house
     house.broker.declare(declared("q", durable=True))
     house.broker.declare(declared("other", durable=True))
-    inbox = house.consume("q")
-    house.publish("q", "a")
+    inbox = house.consume("q", credit=1)
+    house.publish("q", "a", "b")
+    channel = Credit(1)
+    getter = Consumer("getter", print, shared=channel)
+    single = house.broker.get("q", getter)
     house.broker.delete("q")
+    house.run()
 
-    house.settle(ACK, *inbox.got)
+    assert single is not None
+    house.settle(ACK, *inbox.got, single)
 
+    assert channel.left == 1
     assert house.publish("other", "b") == [None]
     assert texts(world.restart(), "other") == ["b"]
 

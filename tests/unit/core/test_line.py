@@ -152,6 +152,19 @@ def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later
     assert texts(refused, "q") == ["kept"]
 
 
+def test_what_could_not_be_stored_does_not_count_against_the_queues_limit(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    refused.broker.declare(declared("q", durable=True, arguments=arguments))
+    refused.run()
+    stubborn.failure = FULL
+    refused.publish("q", "lost")
+    stubborn.failure = None
+
+    assert refused.publish("q", "kept") == [None]
+
+
 @pytest.mark.parametrize("attribute", ["refusal", "failure"])
 def test_settlements_made_while_the_disk_is_full_are_stored_later(
     stubborn: StubbornEngine, refused: House, attribute: str

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.definition import QueueDefinition, Retry, declared
-from headrace.core.group import ACK, NACK, REJECT
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.errors import PreconditionFailed, Refused
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -106,6 +106,47 @@ def test_a_message_that_a_consumer_holds_does_not_expire_under_it(house: House) 
     house.settle(ACK, *inbox.got)
 
     assert texts(house, "dead") == []
+
+
+def test_a_message_that_expired_for_one_group_is_no_second_dead_letter_when_another_gives_it_back(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    holder = house.consume("q", group="one")
+    house.broker.cancel(house.consume("q", group="two").consumer)
+    house.publish("q", "a")
+    house.advance(2)
+    assert texts(house, "dead") == ["a"]
+
+    house.broker.cancel(holder.consumer)
+    house.advance(2)
+
+    assert (house.broker.queue("q").messages, texts(house, "dead")) == (0, ["a"])
+
+
+def test_a_message_that_comes_back_expired_to_a_consumer_without_room_is_gone(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    inbox = house.consume("q", credit=1)
+    house.publish("q", "a")
+    house.publish("q", "b", expires_us=0)
+    house.advance(2)
+    inbox.consumer.credit.limit = 0
+
+    house.broker.settle(inbox.got[0], RELEASE)
+    house.advance(1)
+
+    assert texts(house, "dead") == ["b", "a"]
+
+
+def test_what_a_consumer_gave_back_expires_as_the_oldest_again(house: House) -> None:
+    with_graves(house, "q", max_length=10, message_ttl=5000)
+    holder = house.consume("q", credit=1)
+    house.publish("q", "held", "waits")
+    house.advance(1)
+    house.broker.queue("q").head()
+
+    house.broker.cancel(holder.consumer)
+    house.advance(5)
+
+    assert texts(house, "dead") == ["held", "waits"]
 
 
 def test_what_expired_while_nothing_ran_is_dead_after_the_restart(world: World) -> None:
@@ -277,6 +318,17 @@ def test_a_full_queue_that_rejects_takes_more_once_there_is_room(house: House) -
 
     assert house.publish("q", "b") == [None]
     assert inbox.payloads == ["a"]
+
+
+def test_a_full_queue_that_rejects_takes_what_its_consumers_have_room_for(house: House) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+    inbox = house.consume("q", credit=3)
+
+    confirmed = house.publish("q", *"abcde")
+
+    assert [error is None for error in confirmed] == [True, True, True, True, False]
+    assert inbox.payloads == ["a", "b", "c"]
 
 
 def test_a_queue_that_rejects_by_bytes_counts_what_is_on_its_way(house: House) -> None:

@@ -105,6 +105,19 @@ def test_after_it_failed_the_consumer_can_settle_as_if_nothing_had_been(
     assert (texts(refused, "in"), texts(refused, "out")) == ([], ["again"])
 
 
+def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: StubbornEngine, refused: House) -> None:
+    inbox = prepared(refused, lease_ms=10_000)
+    stubborn.refusal = FULL
+    commit(refused, (inbox.take()[0], ACK))
+    stubborn.refusal = None
+
+    refused.advance(9)
+    assert inbox.payloads == []
+    refused.advance(2)
+
+    assert inbox.payloads == ["work"]
+
+
 def test_what_a_failed_transaction_held_for_a_consumer_that_left_goes_back_in_line(
     stubborn: StubbornEngine, refused: House
 ) -> None:
