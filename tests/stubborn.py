@@ -20,6 +20,8 @@ class StubbornEngine(Engine):
         self.is_closed_door = False
         """Whether commits wait until the door is opened."""
         self.attempts = 0
+        self.waits: list[bool] = []
+        """For each attempt, whether somebody waits for the sync."""
         self.committed: list[Commit] = []
         self._waiting: deque[tuple[Commit, Done, bool]] = deque()
         self._failed: deque[tuple[Done, HeadraceError]] = deque()
@@ -30,6 +32,7 @@ class StubbornEngine(Engine):
 
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
         self.attempts += 1
+        self.waits.append(durable)
         if self.refusal is not None:
             raise self.refusal
         if self.failure is not None and commit.appends:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 from headrace.clock import Clock
-from headrace.core.address import effective_group, is_address
+from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.exchange import Binding, Exchange
@@ -20,6 +20,7 @@ from headrace.core.properties import Codecs, Properties
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
+from headrace.core.topics import quoted
 from headrace.core.topology import DEFAULT_HOST, Topology
 from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
@@ -87,10 +88,11 @@ class Broker:
         return self.topology.of_exchange(source.exchange, source.topic, headers, extra_keys)
 
     def _route_topic(self, topic: str) -> list[Queue]:
-        queues = self.topology.of_topic(topic)
-        if not queues and is_address(topic):
-            queues = [self._queues.landing(topic)]
-        return queues
+        if not is_address(topic):
+            return self.topology.of_topic(topic)
+        if "/$" in topic and parse_address(topic).verb:
+            raise Refused(f"{quoted(topic)} ends in a verb: it settles messages and cannot be published to")
+        return self.topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def _publish(self, queues: list[Queue], message: Message, confirm: Confirm | None) -> int:
         now_us = self._clock.now_us()
@@ -308,7 +310,10 @@ class Broker:
         if group.queue.is_gone:
             delivery.consumer.release(delivery.offset)
             return
-        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, self._clock.now_us())
+        now_us = self._clock.now_us()
+        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
+        if outcome != ACK:
+            group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
         self._line.pump_soon(group.queue)
 
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:

@@ -274,6 +274,7 @@ class Queue:
         if group is not None:
             group.leave(turn, consumer, now_us)
             self.touch(now_us)
+            self.wake_at(now_us)  # what comes back may have expired meanwhile
 
     def refuse(self, error: Corrupt) -> None:
         """What is stored of this queue is damaged: nothing more goes in or out, everything else goes on."""

@@ -1,0 +1,111 @@
+"""Publishers are told to slow down above the high watermark and released below the low one."""
+
+from headrace.core.broker import Broker
+from headrace.core.definition import declared
+from headrace.core.flow import Flow
+from headrace.errors import Unavailable
+from tests.house import House
+from tests.stubborn import StubbornEngine
+
+
+def watched(engine: StubbornEngine, **marks: int) -> tuple[House, list[bool]]:
+    """A house with low watermarks and what it tells its publishers."""
+    house = House(engine)
+    told: list[bool] = []
+    house.broker = Broker(engine, house.clock, house._soon.append, flow=Flow(**marks))
+    house.broker.on_flow.append(told.append)
+    house.broker.declare(declared("q", durable=True))
+    house.broker.declare(declared("memory"))
+    house.run()
+    return house, told
+
+
+def test_between_the_watermarks_nothing_changes() -> None:
+    flow = Flow(100, 50)
+    told: list[bool] = []
+    flow.listeners.append(told.append)
+
+    for waiting in (100, 101, 60, 101, 50, 49, 60, 100):
+        flow.look(waiting, 0)
+
+    assert told == [True, False]
+
+
+def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+    stubborn.is_closed_door = True
+    house.publish("q", "x" * 60)
+    assert told == []
+
+    house.publish("q", "x" * 60)
+    assert (told, house.broker.blocked) == ([True], True)
+    stubborn.open_door()
+    house.run()
+
+    assert (told, house.broker.blocked) == ([True, False], False)
+
+
+def test_what_waits_in_the_open_turn_counts(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+
+    for _ in range(3):
+        house.broker.publish(house.message("x" * 60, "q"))
+
+    assert told == [True]
+    house.run()
+    assert told == [True, False]
+
+
+def test_a_message_counts_for_every_queue_that_takes_it(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+    house.exchange("all", "fanout")
+    for name in "abc":
+        house.broker.declare(declared(name, durable=True))
+        house.bind("all", name)
+
+    house.broker.publish(house.message("x" * 40, "", "all"))
+
+    assert told == [True]
+
+
+def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+    stubborn.failure = Unavailable("full")
+
+    for _ in range(3):
+        house.broker.publish(house.message("x" * 60, "q"))
+    house.run()
+
+    assert told == [True, False]
+
+
+def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+    inbox = house.consume("memory", credit=1)
+    house.publish("memory", *("x" * 30 for _ in range(4)))
+    assert told == [True]
+
+    for _ in range(3):
+        house.settle(1, *inbox.take())
+
+    assert told == [True, False]
+
+
+def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+    house.publish("memory", "x" * 200)
+
+    house.broker.delete("memory")
+    house.run()
+
+    assert told == [True, False]
+
+
+def test_one_virtual_host_does_not_block_another(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+    other = House(stubborn, host="other")
+
+    house.broker.publish(house.message("x" * 200, "q"))
+
+    assert told == [True]
+    assert not other.broker.blocked

@@ -1,0 +1,438 @@
+"""Turns on their way into storage: in order, one at a time, and what happens when storage does not take them."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace.clock import ManualClock
+from headrace.core.definition import QueueDefinition, declared
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.group import ACK, REJECT
+from headrace.core.turn import Confirm
+from headrace.core.unborn import UnbornLog
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
+from headrace.model import Message
+from headrace.storage.api import Commit, Done, Log
+from headrace.storage.local.engine import LocalEngine, LocalSettings
+from tests.disks import FailingDisk
+from tests.house import House
+from tests.stubborn import StubbornEngine
+
+FULL = Unavailable("the disk is full")
+
+
+def texts(house: House, queue: str) -> list[str]:
+    return [message.payload.decode() for _, message in house.broker.queue(queue).browse(0, 1000)]
+
+
+def noting(seen: list[str], name: str) -> Confirm:
+    return lambda _: seen.append(name)
+
+
+def work(house: House, *payloads: str, **options: object) -> list[Delivery]:
+    house.broker.declare(QueueDefinition("q", **options))  # type: ignore[arg-type]
+    inbox = house.consume("q")
+    house.publish("q", *payloads)
+    return list(inbox.got)
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_staged_while_a_turn_is_being_stored_becomes_one_commit(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    stubborn.is_closed_door = True
+    before = stubborn.attempts
+    for text in "abc":
+        refused.broker.publish(refused.message(text, "q"))
+        refused.run()
+    assert stubborn.attempts == before + 1
+
+    stubborn.open_door()
+    refused.run()
+
+    sizes = [len(append.messages) for commit in stubborn.committed for append in commit.appends]
+    assert sizes == [1, 2]
+    assert texts(refused, "q") == ["a", "b", "c"]
+
+
+def test_confirms_come_in_the_order_of_the_publishes_whatever_the_queues(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("durable", durable=True))
+    refused.broker.declare(declared("transient"))
+    refused.run()
+    confirmed: list[str] = []
+    stubborn.is_closed_door = True
+    for name in ("durable", "transient", "durable"):
+        refused.broker.publish(refused.message(name, name), noting(confirmed, name))
+        refused.run()
+    assert confirmed == []
+
+    stubborn.open_door()
+    refused.run()
+
+    assert confirmed == ["durable", "transient", "durable"]
+
+
+def test_transient_queues_deliver_while_the_disk_is_busy(stubborn: StubbornEngine, refused: House) -> None:
+    refused.broker.declare(declared("durable", durable=True))
+    refused.broker.declare(declared("transient"))
+    inbox = refused.consume("transient", auto_ack=True)
+    stubborn.is_closed_door = True
+    refused.publish("durable", "slow")
+
+    refused.publish("transient", "fast")
+
+    assert inbox.payloads == ["fast"]
+    stubborn.open_door()
+
+
+def test_when_safe_comes_after_everything_before_it(stubborn: StubbornEngine, refused: House) -> None:
+    seen: list[str] = []
+    refused.broker.declare(declared("q", durable=True))
+    stubborn.is_closed_door = True
+    refused.broker.publish(refused.message("a", "q"), lambda _: seen.append("published"))
+    refused.run()
+    refused.broker.when_safe(lambda _: seen.append("safe"))
+    refused.run()
+    assert seen == []
+
+    stubborn.open_door()
+    refused.run()
+
+    assert seen == ["published", "safe"]
+
+
+def test_a_buffered_queue_confirms_without_waiting_for_the_sync(stubborn: StubbornEngine, refused: House) -> None:
+    for name, durability in (("quick", "buffered"), ("safe", "fsync")):
+        refused.broker.declare(QueueDefinition(name, ack_durability=durability))
+        refused.run()
+        stubborn.waits.clear()
+        refused.publish(name, "a")
+        assert stubborn.waits == [name == "safe"]
+
+
+def test_draining_stores_what_is_staged_behind_a_turn_that_is_on_its_way(tmp_path: Path) -> None:
+    engine = LocalEngine(tmp_path)
+    house = House(engine)
+    house.broker.declare(declared("q", durable=True))
+    house.broker.publish(house.message("a", "q"))
+    house.broker.flush()
+    house.broker.publish(house.message("b", "q"))
+
+    house.broker.drain()
+    engine.close()
+
+    again = LocalEngine(tmp_path)
+    assert texts(House(again), "q") == ["a", "b"]
+    again.close()
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attribute", ["refusal", "failure"])
+def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later(
+    stubborn: StubbornEngine, refused: House, attribute: str
+) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    setattr(stubborn, attribute, FULL)
+
+    assert refused.publish("q", "lost") == [FULL]
+    setattr(stubborn, attribute, None)
+    refused.advance(5)
+
+    assert refused.publish("q", "kept") == [None]
+    assert texts(refused, "q") == ["kept"]
+
+
+def test_what_could_not_be_stored_does_not_count_against_the_queues_limit(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    refused.broker.declare(declared("q", durable=True, arguments=arguments))
+    refused.run()
+    stubborn.failure = FULL
+    refused.publish("q", "lost")
+    stubborn.failure = None
+
+    assert refused.publish("q", "kept") == [None]
+
+
+@pytest.mark.parametrize("attribute", ["refusal", "failure"])
+def test_settlements_made_while_the_disk_is_full_are_stored_later(
+    stubborn: StubbornEngine, refused: House, attribute: str
+) -> None:
+    first, _ = work(refused, "a", "b")
+    setattr(stubborn, attribute, FULL)
+    refused.broker.publish(refused.message("lost", "q"))
+    refused.settle(ACK, first)
+    setattr(stubborn, attribute, None)
+
+    refused.advance(2)
+
+    assert texts(House(stubborn), "q") == ["b"]
+
+
+def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(stubborn: StubbornEngine, refused: House) -> None:
+    (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
+    stubborn.failure = FULL
+    refused.settle(REJECT, delivery)
+    for _ in range(5):
+        refused.advance(2)
+    stubborn.failure = None
+    refused.advance(2)
+
+    again = House(stubborn)
+    assert (texts(again, "q"), texts(again, "$dlq/q")) == ([], ["a"])
+
+
+def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: StubbornEngine, refused: House) -> None:
+    (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
+    stubborn.failure = FULL
+    refused.settle(REJECT, delivery)
+    confirmed: list[HeadraceError | None] = []
+    refused.broker.publish(refused.message("b", "q"), confirmed.append)
+    refused.run()
+
+    refused.advance(2)
+
+    assert confirmed == [FULL]
+
+
+def test_what_cannot_be_stored_is_tried_again_once_a_second_and_not_all_the_time(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
+    stubborn.failure = FULL
+    refused.settle(REJECT, delivery)
+    before = stubborn.attempts
+    due_us = refused.broker.tick()
+    assert refused.clock.now_us() < due_us <= refused.clock.now_us() + 1_000_000
+
+    for _ in range(10):
+        refused.advance(0.2)
+
+    assert stubborn.attempts - before == 2
+
+
+def test_a_group_made_while_the_disk_is_full_is_made_once_later(stubborn: StubbornEngine, refused: House) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.publish("q", "a", "b")
+    stubborn.refusal = FULL
+    inbox = refused.consume("q", group="workers", credit=1)
+    refused.settle(ACK, *inbox.take())
+    refused.broker.publish(refused.message("lost", "q"))
+    refused.advance(1)
+    stubborn.refusal = None
+
+    refused.advance(2)
+
+    assert list(stubborn.log("q").groups) == ["workers"]
+    assert House(stubborn).consume("q", group="workers").payloads == ["b"]
+
+
+def test_a_queue_declared_while_the_disk_is_full_is_stored_later(stubborn: StubbornEngine, refused: House) -> None:
+    stubborn.refusal = FULL
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    stubborn.refusal = None
+
+    refused.advance(2)
+
+    assert "q" in House(stubborn).broker.topology.queues
+
+
+def test_a_queue_deleted_and_made_again_while_the_disk_is_full_is_the_new_one(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.publish("q", "old")
+    stubborn.refusal = FULL
+    refused.broker.delete("q")
+    refused.run()
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    stubborn.refusal = None
+    refused.advance(2)
+
+    refused.publish("q", "new")
+
+    assert texts(refused, "q") == ["new"]
+    assert texts(House(stubborn), "q") == ["new"]
+
+
+def test_a_real_disk_that_runs_full_and_has_space_again_loses_no_settlement(tmp_path: Path) -> None:
+    disk, clock = FailingDisk(), ManualClock()
+    settings = LocalSettings(
+        journal_file_bytes=32 << 10, checkpoint_bytes=64 << 10, tail_bytes=16 << 10, segment_bytes=64 << 10
+    )
+    engine = LocalEngine(tmp_path, settings=settings, disk=disk, clock=clock)
+    house = House(engine, clock)
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q", credit=10)
+    disk.full = True
+    refusals: list[HeadraceError | None] = []
+    for _ in range(200):
+        refusals += [error for error in house.publish("q", *["x" * 1000] * 10) if error is not None]
+        house.settle(ACK, *inbox.take())
+        if refusals:
+            break
+    assert {type(error) for error in refusals} == {Unavailable}
+    disk.full = False
+    house.advance(5)
+    while inbox.got:
+        house.settle(ACK, *inbox.take())
+    assert house.publish("q", "after") == [None]
+    engine.close()
+
+    again = LocalEngine(tmp_path, clock=clock)
+    assert House(again, clock).consume("q").payloads == ["after"]
+    again.close()
+
+
+# -- refusals and damage -----------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_storage_refuses_for_its_messages_keeps_the_settlements(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    (delivery,) = work(refused, "a")
+    stubborn.failure = Refused("a message cannot be stored")
+    confirmed: list[HeadraceError | None] = []
+    refused.broker.publish(refused.message("bad", "q"), confirmed.append)
+    refused.settle(ACK, delivery)
+
+    assert [type(error) for error in confirmed] == [Refused]
+    assert texts(House(stubborn), "q") == []
+
+
+def test_a_commit_that_storage_refuses_for_good_is_said_in_the_log_and_does_not_hold_up_the_rest(
+    stubborn: StubbornEngine, refused: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    (delivery,) = work(refused, "a")
+    stubborn.refusal = Refused("no")
+    with caplog.at_level(logging.ERROR):
+        refused.settle(ACK, delivery)
+    stubborn.refusal = None
+
+    assert "lost" in caplog.text
+    assert refused.publish("q", "b") == [None]
+
+
+def test_when_the_engine_is_dead_publishers_are_told(stubborn: StubbornEngine, refused: House) -> None:
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    stubborn.refusal = Fatal("a sync failed")
+
+    assert [type(error) for error in refused.publish("q", "a")] == [Fatal]
+
+
+def damaged(tmp_path: Path) -> LocalEngine:
+    """Two durable queues with messages; what is stored of `bad` was overwritten."""
+    engine = LocalEngine(tmp_path)
+    house = House(engine)
+    for name in ("bad", "good"):
+        house.broker.declare(declared(name, durable=True))
+        house.publish(name, *"abc")
+        house.settle(ACK, house.consume(name, credit=1).got[0])
+    engine.close()
+    (segment,) = (tmp_path / "queues" / "bad" / "segments").glob("*.seg")
+    segment.write_bytes(b"\0" * segment.stat().st_size)
+    return LocalEngine(tmp_path)
+
+
+def test_a_damaged_log_refuses_its_queue_and_no_other(tmp_path: Path) -> None:
+    engine = damaged(tmp_path)
+    house = House(engine)
+    house.broker.tick()
+    house.run()
+
+    with pytest.raises(Corrupt):
+        house.broker.get("bad", Consumer("getter", print))
+    with pytest.raises(Corrupt):
+        house.broker.purge("bad")
+    confirmed = house.publish("bad", "x") + house.publish("good", "y")
+
+    assert [type(error) for error in confirmed] == [Corrupt, type(None)]
+    assert house.consume("good").payloads == ["b", "c", "y"]
+    engine.close()
+
+
+def test_consumers_of_a_queue_that_turns_out_damaged_are_told_and_hold_nothing(tmp_path: Path) -> None:
+    engine = damaged(tmp_path)
+    house = House(engine)
+
+    inbox = house.consume("bad")
+
+    assert (inbox.is_cancelled, inbox.got, inbox.consumer.group) == (True, [], None)
+    engine.close()
+
+
+def test_a_damaged_queue_can_be_deleted_and_declared_again(tmp_path: Path) -> None:
+    engine = damaged(tmp_path)
+    house = House(engine)
+    house.broker.tick()
+    house.run()
+    house.broker.delete("bad")
+    house.broker.declare(declared("bad", durable=True))
+    house.run()
+
+    assert house.publish("bad", "new") == [None]
+    assert texts(house, "bad") == ["new"]
+    engine.close()
+
+
+class DamagedEngine(StubbornEngine):
+    """An engine that has found the log `bad` damaged: it neither reads it nor takes a commit about it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damage: Corrupt | None = None
+
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        names = {append.log for append in commit.appends} | {step.log for step in commit.steps}
+        if self.damage is not None and "bad" in names:
+            raise self.damage
+        super().commit(commit, done, durable)
+
+    def log(self, name: str) -> Log:
+        return DamagedLog(self.damage) if name == "bad" and self.damage is not None else super().log(name)
+
+
+class DamagedLog(UnbornLog):
+    """A log that cannot be read."""
+
+    def __init__(self, damage: Corrupt) -> None:
+        super().__init__("bad")
+        self._damage = damage
+
+    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+        raise self._damage
+
+
+def test_a_log_found_damaged_by_a_commit_leaves_the_other_queues_alone() -> None:
+    engine = DamagedEngine()
+    house = House(engine)
+    for name in ("bad", "good"):
+        house.broker.declare(declared(name, durable=True))
+    good, bad = house.consume("good"), house.consume("bad")
+    house.publish("good", "a")
+    house.publish("bad", "a")
+    engine.damage = Corrupt("bad.seg", 0, "overwritten")
+
+    confirmed: list[HeadraceError | None] = []
+    house.broker.publish(house.message("x", "bad"), confirmed.append)
+    house.settle(ACK, *good.take(), *bad.take())
+
+    assert confirmed == [engine.damage]
+    assert bad.is_cancelled
+    assert house.publish("bad", "again") == [engine.damage]
+    assert house.publish("good", "b") == [None]
+    assert House(engine).broker.queue("good").messages == 1

@@ -1,0 +1,545 @@
+"""What enters a queue and what leaves it unread: time to live, limits, purging, later delivery, history."""
+
+import pytest
+
+from headrace.core.definition import QueueDefinition, Retry, declared
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.errors import PreconditionFailed, Refused
+from tests.house import House
+from tests.unit.core.conftest import World
+
+SECOND_US = 1_000_000
+
+
+def texts(house: House, queue: str) -> list[str]:
+    """What waits or is held in a queue."""
+    return [message.payload.decode() for _, message in house.broker.queue(queue).browse(0, 1000)]
+
+
+def with_graves(house: House, name: str, **arguments: object) -> None:
+    """A queue whose dead letters go to the queue `dead`."""
+    house.broker.declare(declared("dead", durable=True))
+    table = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
+    table |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    house.broker.declare(declared(name, durable=True, arguments=table))
+    house.run()
+
+
+# -- time to live ------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_that_outlives_the_queues_ttl_is_a_dead_letter_without_any_consumer(world: World) -> None:
+    with_graves(world.house, "q", message_ttl=1000)
+    world.house.publish("q", "a")
+
+    world.house.advance(0.9)
+    assert texts(world.house, "q") == ["a"]
+    world.house.advance(0.2)
+
+    assert (texts(world.house, "q"), texts(world.house, "dead")) == ([], ["a"])
+
+
+@pytest.mark.parametrize(("own", "queues"), [(1, 5), (5, 1)])
+def test_the_shorter_time_to_live_wins(house: House, own: int, queues: int) -> None:
+    house.broker.declare(declared("q", durable=True, arguments={"x-message-ttl": queues * 1000}))
+    house.publish("q", "a", expires_us=house.clock.now_us() + own * SECOND_US)
+
+    house.advance(1.5)
+
+    assert texts(house, "q") == []
+
+
+def test_an_expired_message_is_never_delivered(house: House) -> None:
+    house.broker.declare(declared("q", durable=True, arguments={"x-message-ttl": 1000}))
+    house.publish("q", "old")
+    house.clock.advance(2)
+
+    assert house.consume("q").payloads == []
+
+
+def test_a_ttl_of_zero_delivers_to_a_consumer_that_waits(world: World) -> None:
+    world.house.broker.declare(declared("q", durable=True, arguments={"x-message-ttl": 0}))
+    inbox = world.house.consume("q")
+
+    world.house.publish("q", "now")
+
+    assert inbox.payloads == ["now"]
+
+
+def test_a_ttl_of_zero_drops_what_no_consumer_waits_for(world: World) -> None:
+    with_graves(world.house, "q", message_ttl=0)
+
+    world.house.publish("q", "a", "b")
+
+    assert (texts(world.house, "q"), texts(world.house, "dead")) == ([], ["a", "b"])
+
+
+def test_a_message_that_expires_behind_one_that_lives_goes_when_it_is_the_oldest(house: House) -> None:
+    with_graves(house, "q")
+    house.publish("q", "lives")
+    house.publish("q", "short", expires_us=house.clock.now_us() + SECOND_US)
+    house.advance(2)
+    assert house.broker.queue("q").messages == 2
+
+    inbox = house.consume("q")
+
+    assert (inbox.payloads, texts(house, "dead")) == (["lives"], ["short"])
+
+
+def test_a_message_that_expires_for_several_groups_is_one_dead_letter(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    for group in ("one", "two"):
+        house.broker.cancel(house.consume("q", group=group).consumer)
+    house.publish("q", "a")
+
+    house.advance(2)
+
+    assert texts(house, "dead") == ["a"]
+
+
+def test_a_message_that_a_consumer_holds_does_not_expire_under_it(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    inbox = house.consume("q")
+    house.publish("q", "a")
+
+    house.advance(2)
+    house.settle(ACK, *inbox.got)
+
+    assert texts(house, "dead") == []
+
+
+def test_a_message_that_expired_for_one_group_is_no_second_dead_letter_when_another_gives_it_back(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    holder = house.consume("q", group="one")
+    house.broker.cancel(house.consume("q", group="two").consumer)
+    house.publish("q", "a")
+    house.advance(2)
+    assert texts(house, "dead") == ["a"]
+
+    house.broker.cancel(holder.consumer)
+    house.advance(2)
+
+    assert (house.broker.queue("q").messages, texts(house, "dead")) == (0, ["a"])
+
+
+def test_a_message_that_comes_back_expired_to_a_consumer_without_room_is_gone(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    inbox = house.consume("q", credit=1)
+    house.publish("q", "a")
+    house.publish("q", "b", expires_us=0)
+    house.advance(2)
+    inbox.consumer.credit.limit = 0
+
+    house.broker.settle(inbox.got[0], RELEASE)
+    house.advance(1)
+
+    assert texts(house, "dead") == ["b", "a"]
+
+
+def test_what_a_consumer_gave_back_expires_as_the_oldest_again(house: House) -> None:
+    with_graves(house, "q", max_length=10, message_ttl=5000)
+    holder = house.consume("q", credit=1)
+    house.publish("q", "held", "waits")
+    house.advance(1)
+    house.broker.queue("q").head()
+
+    house.broker.cancel(holder.consumer)
+    house.advance(5)
+
+    assert texts(house, "dead") == ["held", "waits"]
+
+
+def test_what_expired_while_nothing_ran_is_dead_after_the_restart(world: World) -> None:
+    with_graves(world.house, "q", message_ttl=1000)
+    world.house.publish("q", "a")
+    world.clock.advance(5)
+
+    house = world.restart()
+
+    assert (texts(house, "q"), texts(house, "dead")) == ([], ["a"])
+
+
+def test_a_backlog_that_expires_at_once_is_seen_to_in_several_commits(house: House) -> None:
+    with_graves(house, "q", message_ttl=1000)
+    house.publish("q", *(str(number) for number in range(2500)))
+
+    house.advance(2)
+
+    assert house.broker.queue("q").messages == 0
+    assert house.broker.queue("dead").messages == 2500
+
+
+# -- later delivery ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_for_later_is_delivered_then_and_not_before(world: World) -> None:
+    house = world.house
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q")
+    house.publish("q", "later", not_before_us=house.clock.now_us() + 60 * SECOND_US)
+    house.publish("q", "now")
+    assert inbox.payloads == ["now"]
+
+    house.advance(59)
+    assert inbox.payloads == ["now"]
+    house.advance(2)
+
+    assert inbox.payloads == ["now", "later"]
+
+
+def test_a_message_for_later_survives_a_restart(world: World) -> None:
+    world.house.broker.declare(declared("q", durable=True))
+    world.house.consume("q")
+    world.house.publish("q", "later", not_before_us=world.clock.now_us() + 60 * SECOND_US)
+
+    house = world.restart()
+    inbox = house.consume("q")
+    assert inbox.payloads == []
+    house.advance(61)
+
+    assert inbox.payloads == ["later"]
+
+
+def test_the_queues_ttl_of_a_message_for_later_begins_when_it_is_due(house: House) -> None:
+    house.broker.declare(declared("q", durable=True, arguments={"x-message-ttl": 1000}))
+    inbox = house.consume("q")
+    house.publish("q", "later", not_before_us=house.clock.now_us() + 60 * SECOND_US)
+
+    house.advance(60)
+
+    assert inbox.payloads == ["later"]
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_length_the_oldest_go_and_are_dead_letters(world: World) -> None:
+    with_graves(world.house, "q", max_length=2)
+
+    world.house.publish("q", *"abcd")
+
+    assert (texts(world.house, "q"), texts(world.house, "dead")) == (["c", "d"], ["a", "b"])
+
+
+def test_beyond_the_bytes_the_oldest_go(world: World) -> None:
+    with_graves(world.house, "q", max_length_bytes=5)
+
+    world.house.publish("q", "aa", "bb", "cc")
+
+    assert (texts(world.house, "q"), texts(world.house, "dead")) == (["bb", "cc"], ["aa"])
+
+
+def test_a_message_larger_than_the_whole_limit_drops_everything(house: House) -> None:
+    with_graves(house, "q", max_length_bytes=5)
+
+    house.publish("q", "aa", "far too long")
+
+    assert texts(house, "q") == []
+
+
+def test_what_goes_to_a_consumer_at_once_does_not_count_as_waiting(house: House) -> None:
+    with_graves(house, "q", max_length=1)
+    inbox = house.consume("q", credit=10)
+
+    house.publish("q", *"abc")
+
+    assert (inbox.payloads, texts(house, "dead")) == (["a", "b", "c"], [])
+
+
+def test_what_consumers_hold_does_not_count_against_the_length(house: House) -> None:
+    with_graves(house, "q", max_length=1)
+    house.consume("q", credit=2)
+
+    house.publish("q", *"abcd")
+
+    assert (texts(house, "q"), texts(house, "dead")) == (["a", "b", "d"], ["c"])
+
+
+def test_what_consumers_hold_does_not_count_against_the_bytes(house: House) -> None:
+    with_graves(house, "q", max_length_bytes=2)
+    house.consume("q", credit=2)
+
+    house.publish("q", "aa", "bb", "cc")
+    assert texts(house, "dead") == []
+    house.publish("q", "dd")
+
+    assert (texts(house, "q"), texts(house, "dead")) == (["aa", "bb", "dd"], ["cc"])
+
+
+def test_bytes_are_counted_again_after_a_restart(world: World) -> None:
+    with_graves(world.house, "q", max_length_bytes=5)
+    world.house.publish("q", "aa", "bb")
+
+    house = world.restart()
+    house.publish("q", "cc")
+
+    assert (texts(house, "q"), texts(house, "dead")) == (["bb", "cc"], ["aa"])
+
+
+def test_bytes_that_were_acknowledged_make_room(house: House) -> None:
+    with_graves(house, "q", max_length_bytes=4)
+    inbox = house.consume("q", credit=1)
+    for text in ("aa", "bb", "cc", "dd", "ee"):
+        house.publish("q", text)
+        house.settle(ACK, *inbox.take())
+
+    assert texts(house, "dead") == []
+
+
+def test_with_two_groups_a_message_counts_until_both_are_done(house: House) -> None:
+    house.broker.declare(
+        declared("q", durable=True, arguments={"x-max-length-bytes": 4, "x-overflow": "reject-publish"})
+    )
+    fast, slow = house.consume("q", group="fast"), house.consume("q", group="slow", credit=1)
+    house.publish("q", "aa", "bb", "cc")
+    house.settle(ACK, *fast.take())
+    assert [type(error) for error in house.publish("q", "dd")] == [Refused]
+
+    house.settle(ACK, *slow.take())
+
+    assert house.publish("q", "dd") == [None]
+
+
+def test_a_full_queue_that_rejects_tells_the_publisher_and_keeps_what_it_has(world: World) -> None:
+    arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    world.house.broker.declare(declared("q", durable=True, arguments=arguments))
+
+    confirmed = world.house.publish("q", *"abc")
+
+    assert [type(error) for error in confirmed] == [type(None), type(None), Refused]
+    assert texts(world.house, "q") == ["a", "b"]
+
+
+def test_a_full_queue_that_rejects_takes_more_once_there_is_room(house: House) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+    house.publish("q", "a")
+    inbox = house.consume("q", credit=1)
+
+    assert house.publish("q", "b") == [None]
+    assert inbox.payloads == ["a"]
+
+
+def test_a_full_queue_that_rejects_takes_what_its_consumers_have_room_for(house: House) -> None:
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+    inbox = house.consume("q", credit=3)
+
+    confirmed = house.publish("q", *"abcde")
+
+    assert [error is None for error in confirmed] == [True, True, True, True, False]
+    assert inbox.payloads == ["a", "b", "c"]
+
+
+def test_a_queue_that_rejects_by_bytes_counts_what_is_on_its_way(house: House) -> None:
+    arguments = {"x-max-length-bytes": 4, "x-overflow": "reject-publish"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+
+    confirmed = house.publish("q", "aa", "bb", "cc")
+
+    assert [error is None for error in confirmed] == [True, True, False]
+
+
+def test_a_full_queue_may_make_dead_letters_of_what_it_rejects(world: World) -> None:
+    with_graves(world.house, "q", max_length=1, overflow="reject-publish-dlx")
+
+    confirmed = world.house.publish("q", "a", "b")
+
+    assert [error is None for error in confirmed] == [True, False]
+    assert (texts(world.house, "q"), texts(world.house, "dead")) == (["a"], ["b"])
+
+
+def test_a_message_too_large_for_the_queue_is_refused_with_both_sizes(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_message_bytes=3))
+
+    confirmed = house.publish("q", "abcd", "abc")
+
+    assert isinstance(confirmed[0], PreconditionFailed)
+    assert "4 bytes" in str(confirmed[0])
+    assert "3 at most" in str(confirmed[0])
+    assert texts(house, "q") == ["abc"]
+
+
+def test_dropping_many_from_the_head_takes_one_step_each_run_and_not_one_each_message(house: House) -> None:
+    house.broker.declare(declared("q", durable=True, arguments={"x-max-length": 10}))
+    house.broker.cancel(house.consume("q").consumer)
+    house.publish("q", *(str(number) for number in range(10)))
+    held = house.consume("q", credit=3)
+
+    house.publish("q", *(str(number) for number in range(10, 5000)))
+
+    group = house.broker.queue("q").groups["default"]
+    assert held.payloads == ["0", "1", "2"]
+    assert group.ready == 10
+    assert len(group.state.settled) == 1
+
+
+def test_a_queue_without_groups_drops_from_the_start_of_its_log(world: World) -> None:
+    world.house.broker.declare(declared("q", durable=True, arguments={"x-max-length": 3}))
+
+    world.house.publish("q", *(str(number) for number in range(100)))
+
+    assert world.house.broker.queue("q").first_offset == 97
+
+
+# -- purging -----------------------------------------------------------------------------------------------------------
+
+
+def test_purging_drops_what_waits_and_leaves_what_consumers_hold(world: World) -> None:
+    house = world.house
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q", credit=2)
+    house.publish("q", *"abcde")
+
+    assert house.broker.purge("q") == 3
+    house.run()
+
+    house.settle(ACK, *inbox.take())
+    assert (inbox.payloads, house.broker.queue("q").messages) == ([], 0)
+
+
+def test_what_was_purged_stays_away_after_a_restart(world: World) -> None:
+    world.house.broker.declare(declared("q", durable=True))
+    world.house.consume("q", credit=1)
+    world.house.publish("q", *"abc")
+    world.house.broker.purge("q")
+
+    house = world.restart()
+
+    assert house.consume("q").payloads == ["a"]
+
+
+def test_purging_a_large_backlog_is_a_few_steps_of_one_commit(house: House) -> None:
+    house.broker.declare(declared("q", durable=True))
+    house.consume("q", credit=2)
+    house.publish("q", *(str(number) for number in range(5000)))
+    house.run()
+
+    house.broker.purge("q")
+
+    turn = house.broker._line.turn  # the commit itself is what this is about
+    assert len(turn.durable.steps) <= 3
+
+
+def test_purging_does_not_touch_what_is_published_afterwards(house: House) -> None:
+    house.broker.declare(declared("q", durable=True))
+    house.publish("q", "old")
+    house.broker.purge("q")
+    house.publish("q", "new")
+
+    assert house.consume("q").payloads == ["new"]
+
+
+def test_purging_drops_what_waits_for_its_backoff(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", retry=Retry(10, 5000, 5000)))
+    inbox = house.consume("q")
+    house.publish("q", "a")
+    house.settle(NACK, *inbox.take())
+
+    assert house.broker.purge("q") == 1
+    house.advance(60)
+
+    assert inbox.payloads == []
+
+
+def test_a_stream_cannot_be_purged(house: House) -> None:
+    house.broker.declare(declared("s", durable=True, arguments={"x-queue-type": "stream"}))
+
+    with pytest.raises(Refused, match="retention"):
+        house.broker.purge("s")
+
+
+# -- history -----------------------------------------------------------------------------------------------------------
+
+
+def ended(house: House, queue: str) -> list[tuple[object, object, object]]:
+    return [(entry["offset"], entry["outcome"], entry["deliveries"]) for _, entry in house.broker.history(queue)]
+
+
+def test_who_claimed_a_message_and_how_it_ended_can_be_looked_up(world: World) -> None:
+    house = world.house
+    house.broker.declare(QueueDefinition("q", history_ms=3_600_000, retry=Retry(5, 1000, 1000)))
+    inbox = house.consume("q", "worker-1")
+    house.publish("q", "a")
+    claimed_us = house.clock.now_us()
+    house.settle(NACK, *inbox.take())
+    house.advance(1)
+    house.settle(ACK, *inbox.take())
+
+    ((_, entry),) = world.restart().broker.history("q")
+
+    assert entry == {
+        "queue": "q",
+        "group": "default",
+        "offset": 0,
+        "topic": "q",
+        "exchange": "",
+        "published_at_us": claimed_us,
+        "outcome": "done",
+        "deliveries": 2,
+        "attempts": [
+            {"consumer": "worker-1", "claimed_at_us": claimed_us},
+            {"consumer": "worker-1", "claimed_at_us": claimed_us + SECOND_US},
+        ],
+        "ended_at_us": claimed_us + SECOND_US,
+    }
+
+
+def test_messages_that_failed_are_in_the_history_with_their_reason(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", history_ms=3_600_000, message_ttl_ms=5000, retry=Retry(0, 1000, 1000)))
+    inbox = house.consume("q")
+    house.publish("q", "rejected", "failed")
+    house.settle(REJECT, inbox.got[0])
+    house.settle(NACK, inbox.got[1])
+    house.broker.cancel(inbox.consumer)
+    house.publish("q", "expired")
+    house.advance(6)
+
+    assert ended(house, "q") == [(0, "rejected", 1), (1, "delivery_limit", 1), (2, "expired", 0)]
+
+
+def test_history_is_forgotten_after_its_time(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", history_ms=60_000))
+    house.publish("q", "a")
+    house.settle(ACK, *house.consume("q").take())
+    assert len(house.broker.history("q")) == 1
+
+    house.advance(400)
+
+    assert house.broker.history("q") == []
+
+
+def test_history_is_browsed_in_pages(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", history_ms=60_000))
+    house.consume("q", auto_ack=True)
+    house.publish("q", *"abcd")
+
+    first = house.broker.history("q", limit=3)
+    rest = house.broker.history("q", offset=first[-1][0] + 1)
+
+    assert [entry["offset"] for _, entry in first + rest] == [0, 1, 2, 3]
+
+
+def test_the_last_claim_before_a_restart_is_in_the_history(world: World) -> None:
+    world.house.broker.declare(QueueDefinition("q", history_ms=3_600_000))
+    world.house.consume("q", "before")
+    world.house.publish("q", "a")
+    claimed_us = world.clock.now_us()
+
+    house = world.restart()
+    house.settle(ACK, *house.consume("q", "after").take())
+
+    ((_, entry),) = house.broker.history("q")
+    assert entry["attempts"] == [
+        {"consumer": "before", "claimed_at_us": claimed_us},
+        {"consumer": "after", "claimed_at_us": claimed_us},
+    ]
+
+
+def test_a_queue_that_keeps_no_history_has_none(house: House) -> None:
+    house.broker.declare(QueueDefinition("q"))
+    house.publish("q", "a")
+    house.settle(ACK, *house.consume("q").take())
+
+    assert house.broker.history("q") == []
+    assert list(house.broker.topology.queues) == ["q"]
