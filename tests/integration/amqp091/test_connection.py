@@ -218,6 +218,28 @@ def test_headers_arrive_byte_for_byte(client: _Bare, name: str) -> None:
     assert encode_content(1, properties, b"body", 131072) in got
 
 
+def test_nothing_is_said_on_a_channel_after_its_close(client: _Bare, name: str) -> None:
+    client.open()
+    client.send(1, commands.Queue.Declare, queue=name)
+    client.method()
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": name}) + encode_content(1, b"\0\0", b"x", 4096)
+    client.socket.sendall(
+        encode_method(1, commands.Confirm.Select)
+        + encode_method(1, commands.Basic.Consume, {"queue": name, "no_ack": True})
+        + publish * 50
+        + encode_method(1, commands.Channel.Close)
+        + encode_method(2, commands.Channel.Open)
+    )
+    got = b""
+    client.socket.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while data := client.socket.recv(65536):
+            got += data
+
+    after = got.partition(encode_method(1, commands.Channel.CloseOk))[2]
+    assert after == encode_method(2, commands.Channel.OpenOk)
+
+
 def test_a_server_that_stops_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     own = Server(tmp_path_factory.mktemp("own"), in_memory=True)
     own.start()

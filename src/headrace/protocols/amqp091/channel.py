@@ -43,6 +43,7 @@ class Channel:
 
     def close(self) -> None:
         """The channel is over: consumers, transactions and what was not settled go with it."""
+        self.publisher.is_closed = True
         self.subscriptions.close()
 
     def _reply(self, kind: type[base.Frame], **fields: object) -> None:
@@ -79,6 +80,8 @@ class Channel:
                 self.publisher.send_return(route, publish.message)
 
     def _committed(self, error: HeadraceError | None) -> None:
+        if self.publisher.is_closed:
+            return
         if error is None:
             self._reply(commands.Tx.CommitOk)
             return

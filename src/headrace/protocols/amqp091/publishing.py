@@ -32,6 +32,8 @@ class Publisher:
         self.reply_key = ""
         """Where direct replies to what is published here go, once the channel consumes them."""
         self.is_confirming = False
+        self.is_closed = False
+        """Whether the channel is over: what is confirmed later is nobody's any more."""
         self.staged: list[Staged] | None = None
         """What a transaction has published so far; None outside transactions."""
         self._confirmed_to = 0
@@ -159,6 +161,8 @@ class Publisher:
 
     def _send_confirms(self) -> None:
         """Say what is safe and what is not: two kinds of frames, as few as can be."""
+        if self.is_closed:
+            return
         nacked, self._nacked = self._nacked, []
         for number in nacked:
             self._link.send(self._channel, commands.Basic.Nack, {"delivery_tag": number})
