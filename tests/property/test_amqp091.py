@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -13,7 +14,8 @@ from pamqp import commands
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
-from headrace.protocols.amqp091.codec import Ack, Decoder, DeliverEncoder, Hello, Method, Publish, encode_content
+from headrace.protocols.amqp091.codec import Decoder, DeliverEncoder, encode_content
+from headrace.protocols.amqp091.events import Ack, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.fields import (
     Float32,
     Int8,
@@ -171,12 +173,19 @@ def test_a_huge_frame_is_refused_before_its_bytes_come(kind: int) -> None:
         Decoder().feed(PROTOCOL_HEADER + struct.pack(">BHI", kind, 1, 0xFFFFFFFF) + b"\0")
 
 
-def test_a_huge_body_is_refused_at_its_header() -> None:
+def test_a_huge_body_is_refused_at_its_header_and_not_kept() -> None:
     header = struct.pack(">HHQH", 60, 0, 1 << 60, 0)
     frames = encode_method(1, commands.Basic.Publish) + struct.pack(">BHI", 2, 1, len(header)) + header + b"\xce"
+    decoder = Decoder()
 
-    with pytest.raises(ProtocolError, match="larger than the"):
-        Decoder().feed(PROTOCOL_HEADER + frames)
+    _, event = decoder.feed(PROTOCOL_HEADER + frames)
+    assert isinstance(event, TooLarge)
+    assert (event.channel, event.size) == (1, 1 << 60)
+    tracemalloc.start()
+    for _ in range(1000):
+        assert decoder.feed(struct.pack(">BHI", 3, 1, 4096) + bytes(4096) + b"\xce") == []
+    assert tracemalloc.get_traced_memory()[0] < 100_000
+    tracemalloc.stop()
 
 
 def test_a_huge_string_within_a_table_is_refused() -> None:

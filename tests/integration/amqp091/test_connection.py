@@ -15,7 +15,8 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from headrace.protocols.amqp091.codec import Decoder, Method, encode_content
+from headrace.protocols.amqp091.codec import Decoder, encode_content
+from headrace.protocols.amqp091.events import Method
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from tests.servers import Server, drain
@@ -216,6 +217,19 @@ def test_headers_arrive_byte_for_byte(client: _Bare, name: str) -> None:
         got += client.socket.recv(65536)
 
     assert encode_content(1, properties, b"body", 131072) in got
+
+
+def test_a_message_that_is_too_large_ends_its_channel_with_406(client: _Bare) -> None:
+    client.open()
+    header = struct.pack(">HHQH", 60, 0, 1 << 40, 0)
+    publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
+    client.socket.sendall(publish + struct.pack(">BHI", 2, 1, len(header)) + header + b"\xce")
+    closed = client.method().method
+    client.send(2, commands.Channel.Open)
+
+    assert isinstance(closed, commands.Channel.Close)
+    assert closed.reply_code == 406
+    assert client.method().method.name == "Channel.OpenOk"
 
 
 def test_nothing_is_said_on_a_channel_after_its_close(client: _Bare, name: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any, Final, final
 from pamqp import base, commands
 
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
-from headrace.protocols.amqp091.codec import Publish
 from headrace.protocols.amqp091.declaring import Declarations
+from headrace.protocols.amqp091.events import Publish
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.publishing import Publisher, Staged

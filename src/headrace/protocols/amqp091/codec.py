@@ -6,11 +6,10 @@ Publishing, delivering and acknowledging have ways of their own here; all other 
 import struct
 from typing import Final, final
 
-from pamqp import base
-
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import Source
+from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, Route, TooLarge
 from headrace.protocols.amqp091.fields import Reader, encode_shortstr
 from headrace.protocols.amqp091.frames import (
     BASIC,
@@ -27,7 +26,6 @@ from headrace.protocols.amqp091.frames import (
     MAX_BODY_BYTES,
     METHOD,
     PROTOCOL_HEADER,
-    RESOURCE_ERROR,
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
@@ -51,77 +49,14 @@ _MAX_REMEMBERED_BYTES: Final = 1024
 
 
 @final
-class Route:
-    """What a basic.publish says; one value for all that say the same. `source` is the connection's to set."""
-
-    __slots__ = ("exchange", "immediate", "key", "mandatory", "source")
-
-    def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
-        self.exchange = exchange
-        self.key = key
-        self.mandatory = mandatory
-        self.immediate = immediate
-        self.source: Source | None = None
-
-
-@final
-class Publish:
-    """A whole message: method, content header, body. `said` is what `properties` mean: shared, never to be changed."""
-
-    __slots__ = ("body", "channel", "properties", "route", "said")
-
-    def __init__(self, channel: int, route: Route, properties: bytes, said: Properties, body: bytes) -> None:
-        self.channel = channel
-        self.route = route
-        self.properties = properties
-        self.said = said
-        self.body = body
-
-
-@final
-class Ack:
-    """basic.ack from the client."""
-
-    __slots__ = ("channel", "multiple", "tag")
-
-    def __init__(self, channel: int, tag: int, multiple: bool) -> None:
-        self.channel = channel
-        self.tag = tag
-        self.multiple = multiple
-
-
-@final
-class Method:
-    """Any other method."""
-
-    __slots__ = ("channel", "method")
-
-    def __init__(self, channel: int, method: base.Frame) -> None:
-        self.channel = channel
-        self.method = method
-
-
-@final
-class Hello:
-    """The protocol header that opens a connection; `is_ours` when it is that of 0-9-1."""
-
-    __slots__ = ("is_ours",)
-
-    def __init__(self, is_ours: bool) -> None:
-        self.is_ours = is_ours
-
-
-Event = Publish | Ack | Method | Hello
-
-
-@final
 class _Content:
     """A message on its way in."""
 
-    __slots__ = ("left", "parts", "properties", "route", "said")
+    __slots__ = ("is_refused", "left", "parts", "properties", "route", "said")
 
     def __init__(self, route: Route) -> None:
         self.route = route
+        self.is_refused = False
         self.left = -1
         self.properties = b""
         self.said: Properties | None = None
@@ -266,9 +201,8 @@ class Decoder:
         if class_id != BASIC:
             raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a content header of class {class_id}")
         if size > MAX_BODY_BYTES:
-            raise ProtocolError(
-                RESOURCE_ERROR, f"a message of {size} bytes is larger than the {MAX_BODY_BYTES} allowed"
-            )
+            content.is_refused = True
+            events.append(TooLarge(channel, size))
         raw = payload[12:]
         said = self._said.get(raw)
         if said is None:
@@ -289,12 +223,15 @@ class Decoder:
         left = content.left - len(piece)
         if left > 0:
             content.left = left
-            content.parts.append(piece)
+            if not content.is_refused:
+                content.parts.append(piece)
             return
         if left < 0:
             raise ProtocolError(FRAME_ERROR, f"channel {channel}: a body goes {-left} bytes beyond its size")
         assert content.said is not None
         del self._contents[channel]
+        if content.is_refused:
+            return
         body = b"".join([*content.parts, piece]) if content.parts else piece
         events.append(Publish(channel, content.route, content.properties, content.said, body))
 

@@ -5,14 +5,16 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.clock import Clock
-from headrace.errors import AccessRefused, HeadraceError, ProtocolError
+from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
 from headrace.net.connection import BY_BROKER, Handler, Wire
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Ack, Decoder, Event, Method, Publish
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder
+from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.frames import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
+    MAX_BODY_BYTES,
     NOT_ALLOWED,
     PROTOCOL_HEADER,
 )
@@ -104,10 +106,19 @@ class Connection(Handler):
                     channel.ack(event.tag, event.multiple)
             elif isinstance(event, Method):
                 self._method(event.channel, event.method)
+            elif isinstance(event, TooLarge):
+                self._refuse_size(event)
             else:
                 self._greet(event.is_ours)
         except HeadraceError as error:
             self._refuse(error, event)
+
+    def _refuse_size(self, event: TooLarge) -> None:
+        channel = self._channels.get(event.channel)
+        if channel is None:
+            raise _no_channel(event.channel)
+        if not channel.is_closing:
+            raise PreconditionFailed(f"message size {event.size} is larger than configured max size {MAX_BODY_BYTES}")
 
     def _greet(self, is_ours: bool) -> None:
         """A client of another protocol or version is told which one is spoken here."""
@@ -186,7 +197,7 @@ class Connection(Handler):
 
     def _refuse(self, error: HeadraceError, event: Event) -> None:
         method = event.method if isinstance(event, Method) else None
-        number = 0 if not isinstance(event, Publish | Ack | Method) else event.channel
+        number = 0 if isinstance(event, Hello) else event.channel
         channel = self._channels.get(number)
         if channel is None or self._link is None or not ends_channel_only(error):
             self._end(error, method)
@@ -268,4 +279,4 @@ def _no_channel(number: int) -> ProtocolError:
 def _index(event: Event) -> int:
     if isinstance(event, Method):
         return event.method.index
-    return commands.Basic.Publish.index if isinstance(event, Publish) else commands.Basic.Ack.index
+    return commands.Basic.Ack.index if isinstance(event, Ack) else commands.Basic.Publish.index

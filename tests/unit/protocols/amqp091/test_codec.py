@@ -5,7 +5,8 @@ from pamqp import commands
 
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Ack, Decoder, DeliverEncoder, Publish, encode_ack
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder, DeliverEncoder, encode_ack
+from headrace.protocols.amqp091.events import Ack, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
 
