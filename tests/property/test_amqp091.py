@@ -121,17 +121,28 @@ def _shown(event: object) -> tuple[object, ...]:
     return (event.is_ours,)
 
 
-@given(st.lists(_frames, max_size=6), st.data())
-def test_any_cut_of_the_bytes_gives_the_same_events(frames: list[bytes], data: st.DataObject) -> None:
-    wire = PROTOCOL_HEADER + b"".join(frames)
+@given(st.lists(_frames, max_size=6), st.binary(max_size=20), st.data())
+def test_any_cut_of_the_bytes_gives_the_same_events_and_the_same_error(
+    frames: list[bytes], garbage: bytes, data: st.DataObject
+) -> None:
+    wire = PROTOCOL_HEADER + b"".join(frames) + garbage
     cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
-
-    whole = [_shown(event) for event in Decoder().feed(wire)]
-    decoder = Decoder()
     pieces = [wire[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
-    cut = [_shown(event) for piece in pieces for event in decoder.feed(piece)]
 
-    assert cut == whole
+    assert _events(pieces) == _events([wire])
+
+
+def _events(pieces: list[bytes]) -> list[tuple[object, ...]]:
+    """All events, and at the end what is wrong with the rest."""
+    decoder = Decoder()
+    found: list[tuple[object, ...]] = []
+    try:
+        for piece in pieces:
+            found += [_shown(event) for event in decoder.feed(piece)]
+        decoder.feed(b"")
+    except ProtocolError as error:
+        found.append((error.code, error.message))
+    return found
 
 
 @given(st.binary(max_size=300))
@@ -169,8 +180,11 @@ def _feed_all(wire: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [1, 2, 3, 8])
 def test_a_huge_frame_is_refused_before_its_bytes_come(kind: int) -> None:
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER)
+
     with pytest.raises(ProtocolError, match="larger than the agreed"):
-        Decoder().feed(PROTOCOL_HEADER + struct.pack(">BHI", kind, 1, 0xFFFFFFFF) + b"\0")
+        decoder.feed(struct.pack(">BHI", kind, 1, 0xFFFFFFFF) + b"\0")
 
 
 def test_a_huge_body_is_refused_at_its_header_and_not_kept() -> None:

@@ -65,13 +65,17 @@ class _Content:
 
 @final
 class Decoder:
-    """Takes bytes as they come, gives events. Raises ProtocolError and nothing else; it is then of no more use."""
+    """Takes bytes as they come, gives events. Raises ProtocolError and nothing else; it is then of no more use.
+
+    What is wrong is raised once the events before it were given: `failure` says that the next call will raise it.
+    """
 
     def __init__(self) -> None:
         self.frame_max = FRAME_MAX_SIZE
         self._rest = b""
         self._is_open = False
         self._is_refused = False
+        self.failure: ProtocolError | None = None
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
         self._said: dict[bytes, Properties] = {}
@@ -79,6 +83,8 @@ class Decoder:
     def feed(self, data: bytes) -> list[Event]:
         """The events that end in these bytes; what is left over is kept for the next call."""
         events: list[Event] = []
+        if self.failure is not None:
+            raise self.failure
         if self._is_refused:
             return events
         data = self._rest + data if self._rest else data
@@ -93,7 +99,13 @@ class Decoder:
             if self._is_refused:
                 return events
             at = len(PROTOCOL_HEADER)
-        at = self._frames(data, at, events)
+        try:
+            at = self._frames(data, at, events)
+        except ProtocolError as error:
+            self.failure = error
+            if not events:
+                raise
+            return events
         self._rest = data[at:] if at else data
         return events
 

@@ -52,12 +52,13 @@ class Connection(Handler):
         if link is not None:
             link.now_us = self._clock.now_us()
         try:
-            events = self._decoder.feed(data)
+            for event in self._decoder.feed(data):
+                self._take(event)
         except ProtocolError as error:
             self._end(error, None)
             return
-        for event in events:
-            self._take(event)
+        if self._decoder.failure is not None:
+            self._end(self._decoder.failure, None)
         if link is not None and link.has_published and link.broker.blocked:
             self._on_flow(True)
 

@@ -6,7 +6,7 @@ from pamqp import commands
 from headrace.errors import ProtocolError
 from headrace.model import Source
 from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder, DeliverEncoder, encode_ack
-from headrace.protocols.amqp091.events import Ack, Publish
+from headrace.protocols.amqp091.events import Ack, Hello, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
 
@@ -78,7 +78,19 @@ def test_bits_share_octets() -> None:
 def test_a_method_amid_a_message_of_its_channel_is_unexpected_and_on_another_is_not() -> None:
     publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
 
-    Decoder().feed(PROTOCOL_HEADER + publish + encode_method(2, commands.Channel.Open))
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER + publish + encode_method(2, commands.Channel.Open))
+    assert decoder.failure is None
     with pytest.raises(ProtocolError) as caught:
-        Decoder().feed(PROTOCOL_HEADER + publish + publish)
+        decoder.feed(publish)
     assert caught.value.code == 505
+
+
+def test_events_before_an_error_are_not_lost() -> None:
+    decoder = Decoder()
+
+    events = decoder.feed(PROTOCOL_HEADER + encode_ack(1, 7, False) + b"garbage!")
+
+    assert [type(event) for event in events] == [Hello, Ack]
+    assert decoder.failure is not None
+    assert decoder.failure.code == 501
