@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 from headrace.clock import Clock
-from headrace.core.address import is_address, parse_address
+from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
+from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
-from headrace.core.group import ACK, Group, WorkGroup
+from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.history import HISTORY_PREFIX, read_entry
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
@@ -24,6 +24,7 @@ from headrace.core.topics import quoted
 from headrace.core.topology import DEFAULT_HOST, Topology
 from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
+from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message
 from headrace.storage.api import Engine
@@ -217,34 +218,45 @@ class Broker:
     ) -> Group:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
-        Without a group, classic queues have one that all share; streams have one per consumer. Without a mode it is
-        that of the queue's type. `position` (see parse_position) moves a stream group. Raises NotFound,
-        ResourceLocked, AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
+        Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
+        group is `group@filter`, which has progress of its own. Without a mode it is that of the queue's type.
+        `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
+        AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self._usable(name, consumer.owner)
         place = parse_position(position)
         mode = mode or (STREAM_MODE if queue.definition.is_stream else WORK_MODE)
-        group = group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP)
+        group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
         turn = self._line.open()
         members = queue.group(turn, group, mode, key_filter, auto_commit)
         if queue.definition.kind == EPHEMERAL:
             consumer.auto_ack = True
+        if isinstance(members, StreamGroup):
+            members.agree(auto_commit)
+        is_first = not len(members.consumers)
         members.consumers.join(consumer, exclusive)
         consumer.group = members
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
-        if isinstance(members, StreamGroup) and place[0] != RESUME:
+        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
             members.seek(turn, _offset_at(queue, place))
         self._line.pump_soon(queue)
         return members
 
-    def cancel(self, consumer: Consumer) -> None:
-        """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer."""
+    def cancel(self, consumer: Consumer, keep: bool = False) -> None:
+        """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer.
+
+        With `keep` it gets nothing more, but may still settle what it holds, until it is cancelled without.
+        """
         group = consumer.group
         if group is None:
             return
         queue = group.queue
-        queue.leave(self._line.open(), consumer, self._clock.now_us())
+        if keep and consumer.held:
+            group.consumers.leave(consumer)
+            queue.touch(self._clock.now_us())
+        else:
+            queue.leave(self._line.open(), consumer, self._clock.now_us())
         if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
             self._queues.drop(queue)
         else:
@@ -253,7 +265,8 @@ class Broker:
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
         """One message for a consumer that asks for it, None when none waits.
 
-        The consumer need not be a member, but is of one queue only; when it goes, `cancel` gives back what it holds.
+        The consumer need not be a member, but all it takes is from one group; `cancel` gives back what it holds.
+        Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream, another group), Corrupt.
         """
         queue = self._usable(name, consumer.owner)
         if queue.definition.is_stream:
@@ -262,8 +275,31 @@ class Broker:
         members = queue.group(turn, group or DEFAULT_GROUP, WORK_MODE)
         queue.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
-        consumer.group = members
-        return members.take(turn, consumer, self._clock.now_us())
+        if consumer.group not in (None, members):
+            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
+        delivery = members.take(turn, consumer, self._clock.now_us())
+        if consumer.held:
+            consumer.group = members
+        return delivery
+
+    def set_credit(self, consumer: Consumer, limit: int) -> None:
+        """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
+        consumer.credit.change(limit)
+        self._has_room(consumer)
+
+    def set_shared_credit(self, credit: Credit, limit: int) -> None:
+        """Let all consumers that share this credit hold up to `limit` together; 0 means as many as there are."""
+        credit.change(limit)
+
+    def allow(self, consumer: Consumer, count: int) -> None:
+        """Let a consumer get `count` more messages and then no more, whatever it settles; 0 pauses it."""
+        consumer.allowance = count
+        self._has_room(consumer)
+
+    def _has_room(self, consumer: Consumer) -> None:
+        consumer.wake()
+        if consumer.group is not None:
+            self._line.pump_soon(consumer.group.queue)
 
     def settle(self, delivery: Delivery, outcome: int = ACK) -> None:
         """End a delivery: ACK, NACK, REJECT or RELEASE. Raises Refused when it is not pending any more.
@@ -283,12 +319,8 @@ class Broker:
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
         members = self._group(name, group)
-        if isinstance(members, WorkGroup):
-            lease = members.lease(offset)
-            consumer = lease.consumer if lease is not None else None
-        else:
-            consumer = next((c for c in members.consumers if offset in c.held), None)
-        if consumer is None or consumer.group is not members:
+        consumer = members.holder(offset)
+        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
         members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
         self._line.pump_soon(members.queue)
@@ -297,7 +329,7 @@ class Broker:
         """Give a consumer more time for a delivery. Raises Refused when it is not pending any more."""
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
-            delivery.group.renew(delivery.consumer, delivery.offset, due_us, self._line.open())
+            delivery.group.renew(delivery.consumer, delivery.offset, due_us)
 
     def commit_offset(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
@@ -312,6 +344,10 @@ class Broker:
     def delete_group(self, name: str, group: str) -> None:
         """Forget a group. Raises Refused while it has consumers."""
         self._queues.find(name).remove_group(self._line.open(), group)
+
+    def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
+        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound."""
+        return self._group(name, group).pending()
 
     def _usable(self, name: str, owner: object) -> Queue:
         queue = self._queues.find(name, owner)

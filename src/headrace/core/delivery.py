@@ -1,5 +1,6 @@
 """Who gets the next message: consumers, their credit, and fair turns among them. No logs, no offsets moved here."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
@@ -16,23 +17,42 @@ UNLIMITED: Final = 1 << 60
 class Credit:
     """How many unsettled messages one consumer, or all consumers of a channel together, may hold."""
 
-    __slots__ = ("limit", "used")
+    __slots__ = ("limit", "sharers", "used")
 
     def __init__(self, limit: int = 0) -> None:
         """0 means as many as there are."""
         self.limit = limit or UNLIMITED
         self.used = 0
+        self.sharers: dict[Consumer, None] = {}
+        """The consumers that share it: what one settles may be what another waits for."""
 
     @property
     def left(self) -> int:
         return self.limit - self.used
+
+    def change(self, limit: int) -> None:
+        """Set another limit; what is held beyond a lower one stays held. 0 means as many as there are."""
+        self.limit = limit or UNLIMITED
+        self._wake()
+
+    def give_back(self) -> None:
+        """One message less is held."""
+        self.used -= 1
+        if self.used + 1 == self.limit:
+            self._wake()
+
+    def _wake(self) -> None:
+        for consumer in self.sharers:
+            consumer.wake()
+            if consumer.group is not None:
+                consumer.group.queue.pump_soon()
 
 
 @final
 class Delivery:
     """One message on its way to one consumer."""
 
-    __slots__ = ("attempts", "consumer", "group", "message", "offset", "redelivered")
+    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "offset", "redelivered")
 
     def __init__(
         self, group: "Group", consumer: "Consumer", offset: int, message: Message, attempts: int, redelivered: bool
@@ -42,7 +62,10 @@ class Delivery:
         self.offset = offset
         self.message = message
         self.attempts = attempts
+        """Which delivery of this message it is, in this group; what was released untried does not count."""
         self.redelivered = redelivered
+        self.due_us = 0
+        """Until when it must be settled; 0 for no end."""
 
 
 Deliver = Callable[[list[Delivery]], None]
@@ -50,20 +73,26 @@ Deliver = Callable[[list[Delivery]], None]
 
 @final
 class Consumer:
-    """A member of a group. `deliver` is called with what it gets, never from within a call it made."""
+    """A member of one group of one queue. `deliver` is called with what it gets, never from within a call it made.
+
+    It gets as many messages as its own credit, its channel's credit and its allowance all leave room for.
+    """
 
     __slots__ = (
+        "allowance",
         "auto_ack",
         "cancelled",
         "credit",
         "deliver",
         "group",
         "held",
+        "in_turn",
         "lease_us",
         "name",
         "owner",
         "priority",
         "shared",
+        "turns",
     )
 
     def __init__(
@@ -83,11 +112,17 @@ class Consumer:
         self.credit = Credit(credit)
         self.shared = shared
         """The credit of the channel it is on, when that has a limit of its own."""
+        self.allowance = UNLIMITED
+        """How many more messages it may get at all; unlike credit, settling does not give it back."""
         self.owner = owner
         """Whose it is, for exclusive queues."""
         self.cancelled: Callable[[], None] | None = None
         """Called when the queue goes away under the consumer."""
         self.group: Group | None = None
+        """Where what it holds comes from; also after it left, until it holds nothing more."""
+        self.turns: Turns | None = None
+        """Where it gets its turn; None when it gets nothing new."""
+        self.in_turn = False
         self.held: set[int] = set()
         """The offsets it holds unsettled."""
         self.lease_us = 0
@@ -95,31 +130,52 @@ class Consumer:
     @property
     def room(self) -> int:
         """How many more messages it can take now."""
-        left = self.credit.left
+        left = min(self.credit.left, self.allowance)
         return left if self.shared is None else min(left, self.shared.left)
 
-    def take(self, offset: int) -> None:
-        self.held.add(offset)
-        self.credit.used += 1
+    def take(self, offsets: list[int]) -> None:
+        """These are on their way to it: they use up its room."""
+        count = len(offsets)
+        self.allowance -= count
+        if self.auto_ack:
+            return
+        self.held.update(offsets)
+        self.credit.used += count
         if self.shared is not None:
-            self.shared.used += 1
+            self.shared.used += count
 
     def release(self, offset: int) -> None:
-        if offset in self.held:
-            self.held.remove(offset)
-            self.credit.used -= 1
-            if self.shared is not None:
-                self.shared.used -= 1
+        if offset not in self.held:
+            return
+        self.held.remove(offset)
+        self.credit.used -= 1
+        if self.shared is not None:
+            self.shared.give_back()
+        if not self.in_turn:
+            self.wake()
+
+    def wake(self) -> None:
+        """It may have room again: let it have its turn."""
+        if self.turns is not None:
+            self.turns.wake(self)
 
 
 @final
 class Turns:
-    """The consumers of a group in the order in which they get messages: by priority, then in turn."""
+    """The consumers of a group in the order in which they get messages: by priority, then in turn.
 
-    __slots__ = ("_consumers", "_single", "exclusive")
+    Where only one at a time is active, that is the first that came. One of higher priority takes over as soon as the
+    active one holds nothing; until then neither gets more.
+    """
+
+    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive")
 
     def __init__(self, single: bool) -> None:
         self._consumers: list[Consumer] = []
+        """By priority, then as they came; behind the active one, where there is one."""
+        self._rings: dict[int, deque[Consumer]] = {}
+        """By priority those that had room when last looked at; the next to get something first."""
+        self._priorities: list[int] = []
         self._single = single
         self.exclusive = False
 
@@ -134,45 +190,91 @@ class Turns:
         if self._consumers and (exclusive or self.exclusive):
             raise AccessRefused(f"consumer {consumer.name!r} cannot have the queue: it is in exclusive use")
         self.exclusive = exclusive
-        at = len(self._consumers)
-        if not self._single:
-            while at and self._consumers[at - 1].priority < consumer.priority:
-                at -= 1
-        self._consumers.insert(at, consumer)
+        self._insert(consumer)
+        consumer.turns = self
+        if consumer.shared is not None:
+            consumer.shared.sharers[consumer] = None
+        if consumer.priority not in self._rings:
+            self._rings[consumer.priority] = deque()
+            self._priorities = sorted(self._rings, reverse=True)
+        self.wake(consumer)
 
     def leave(self, consumer: Consumer) -> None:
         """It gets nothing more. Does nothing for one that is not a member."""
-        if consumer in self._consumers:
-            self._consumers.remove(consumer)
+        if consumer.turns is not self:
+            return
+        self._consumers.remove(consumer)
+        consumer.turns = None
+        if consumer.shared is not None:
+            consumer.shared.sharers.pop(consumer, None)
+        if consumer.in_turn:
+            consumer.in_turn = False
+            self._rings[consumer.priority].remove(consumer)
+        if all([other.priority != consumer.priority for other in self._consumers]):
+            del self._rings[consumer.priority]
+            self._priorities.remove(consumer.priority)
         if not self._consumers:
             self.exclusive = False
+
+    def wake(self, consumer: Consumer) -> None:
+        """This member may have room again."""
+        if not consumer.in_turn:
+            consumer.in_turn = True
+            self._rings[consumer.priority].append(consumer)
 
     @property
     def active(self) -> Consumer | None:
         """The consumer that gets everything, where only one at a time does."""
         return self._consumers[0] if self._single and self._consumers else None
 
+    def room(self, most: int) -> int:
+        """About how many messages they could take now altogether, `most` at most; 0 only when none has room."""
+        if self._single:
+            active = self._activate()
+            return min(active.room, most) if active is not None else 0
+        total = 0
+        for priority in self._priorities:
+            for consumer in self._rings[priority]:
+                room = consumer.room
+                if room > 0:
+                    total += room
+                    if total >= most:
+                        return most
+        return total
+
     def next(self) -> tuple[Consumer | None, int]:
         """Whose turn it is and how many messages it should get; it then goes behind its equals."""
-        consumers = self._consumers
         if self._single:
-            first = consumers[0] if consumers else None
-            return (first, first.room) if first is not None and first.room > 0 else (None, 0)
-        for at, consumer in enumerate(consumers):
-            room = consumer.room
-            if room <= 0:
-                continue
-            if len(consumers) == 1:
-                return consumer, room
-            last = at
-            alone = True
-            for other in range(at + 1, len(consumers)):
-                if consumers[other].priority != consumer.priority:
-                    break
-                last = other
-                if consumers[other].room > 0:
-                    alone = False
-            del consumers[at]
-            consumers.insert(last, consumer)
-            return consumer, room if alone else 1
+            active = self._activate()
+            return (active, active.room) if active is not None and active.room > 0 else (None, 0)
+        for priority in self._priorities:
+            ring = self._rings[priority]
+            while ring:
+                consumer = ring[0]
+                room = consumer.room
+                if room <= 0:  # out of the ring until it is woken: the full ones cost nothing
+                    consumer.in_turn = False
+                    ring.popleft()
+                elif len(ring) == 1:
+                    return consumer, room
+                else:
+                    ring.rotate(-1)
+                    return consumer, 1
         return None, 0
+
+    def _insert(self, consumer: Consumer) -> None:
+        at = len(self._consumers)
+        least = 1 if self._single else 0
+        while at > least and self._consumers[at - 1].priority < consumer.priority:
+            at -= 1
+        self._consumers.insert(at, consumer)
+
+    def _activate(self) -> Consumer | None:
+        """The one active consumer, None while it must settle what it holds for a more important one."""
+        consumers = self._consumers
+        if len(consumers) > 1 and consumers[1].priority > consumers[0].priority:
+            if consumers[0].held:
+                return None
+            former = consumers.pop(0)
+            self._insert(former)
+        return consumers[0] if consumers else None

@@ -8,13 +8,14 @@ from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, Qu
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
-from headrace.core.group import Group, WorkGroup, copied
+from headrace.core.group import Group, copied
 from headrace.core.history import History
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.retention import is_over
 from headrace.core.stream import StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
+from headrace.core.work import WorkGroup
 from headrace.errors import Corrupt, PreconditionFailed, Refused
 from headrace.model import Message
 from headrace.selector import Selector, parse
@@ -247,6 +248,7 @@ class Queue:
         if len(group.consumers):
             raise Refused(f"group {name!r} of queue {self.name!r} has consumers; they must leave first")
         del self.groups[name]
+        group.close()
         turn.commit_for(self).delete_group(self.log.name, name)
         turn.touched.add(self)
         self._depth.count()
@@ -258,13 +260,14 @@ class Queue:
         try:
             if self._is_overdue:
                 self._expire(turn, now_us)
-            for group in list(self.groups.values()):
+            for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
                 if len(group.consumers):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
 
     def pump_soon(self) -> None:
+        """Have `pump` called in the next turn."""
         self._around.pump_soon(self)
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
@@ -283,11 +286,9 @@ class Queue:
     def let_consumers_go(self) -> None:
         """The queue is gone for its consumers: they hold nothing of it any more, and are told."""
         for group in self.groups.values():
-            for consumer in group.consumers:
-                group.consumers.leave(consumer)
-                for offset in list(consumer.held):
-                    consumer.release(offset)
-                consumer.group = None
+            consumers = list(group.consumers)
+            group.close()
+            for consumer in consumers:
                 if consumer.cancelled is not None:
                     consumer.cancelled()
 

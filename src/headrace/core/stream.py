@@ -1,23 +1,31 @@
-"""A stream group: a cursor over a log that keeps everything. No claims, no retries: see group.py for those."""
+"""A stream group: a cursor over a log that keeps everything. No claims, no retries: see work.py for those."""
 
+import heapq
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, REJECT, Group
+from headrace.core.group import ACK, FILTERED_AT_ONCE, REJECT, Found, Group, PendingEntry
 from headrace.core.turn import Turn
 from headrace.errors import Refused
-from headrace.storage.group_state import GroupState
+from headrace.model import Message
+from headrace.storage.group_state import WORK, GroupState
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
 AUTO_COMMIT_US: Final = 5_000_000
-_READ: Final = 256
 
 # Where a stream is read from.
 RESUME: Final = "resume"
 FIRST: Final = "first"
 NEXT: Final = "next"
+OFFSET: Final = "offset"
+TIMESTAMP: Final = "timestamp"
+
+_SLACK: Final = 1024
+_LATEST_US: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
@@ -28,89 +36,172 @@ class StreamGroup(Group):
         super().__init__(queue, state)
         self.auto_commit = auto_commit
         state.cursor = max(state.committed, queue.first_offset)  # what was read and not committed is read again
+        self._held: dict[int, Consumer] = {}
+        self._lowest_held: list[int] = []
+        """A heap of what is held, and of what was settled since the last look."""
+        self._again: list[int] = []
+        """A heap of what members held that left: others read it."""
+        self._given = state.cursor
+        """Whatever is below and read now was delivered before."""
+        self._acknowledged = False
         self._commit_at_us = 0
 
     @property
     def ready(self) -> int:
-        return max(0, self.queue.log.next_offset - self.state.cursor)
+        return max(0, self.queue.log.next_offset - self.state.cursor) + len(self._again)
 
     @property
     def unsettled(self) -> int:
-        return sum(len(consumer.held) for consumer in self.consumers)
+        return len(self._held)
+
+    def pending(self) -> list[PendingEntry]:
+        return [PendingEntry(offset, self._held[offset].name, 1, 0) for offset in sorted(self._held)]
+
+    def holder(self, offset: int) -> Consumer | None:
+        return self._held.get(offset)
+
+    def work_progress(self) -> tuple[str, int] | None:
+        """The queue's primary work group and how far it is: what is below was processed there. None without one."""
+        primary = self.queue.definition.primary_group
+        groups = [
+            group
+            for name, group in self.queue.groups.items()
+            if primary and group.state.mode == WORK and primary in (name, name.partition("@")[0])
+        ]
+        return (primary, min([group.state.committed for group in groups])) if groups else None
+
+    def agree(self, auto_commit: bool) -> None:
+        """A reader comes that wants progress committed by itself, or not. Raises Refused if others want otherwise."""
+        if auto_commit != self.auto_commit and len(self.consumers):
+            raise Refused(
+                f"group {self.name!r} of queue {self.queue.name!r} "
+                f"{'commits by itself' if self.auto_commit else 'is committed by its readers'}: all of them must agree"
+            )
+        self.auto_commit = auto_commit
+
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def pump(self, turn: Turn, now_us: int) -> None:
-        log = self.queue.log
-        while self.state.cursor < log.next_offset:
-            consumer, room = self.consumers.next()
-            if consumer is None:
-                return
-            given = self._give(consumer, min(room, _READ), now_us)
-            if given:
-                if self.auto_commit and not self._commit_at_us:
-                    self._commit_at_us = now_us + AUTO_COMMIT_US
-                    self.queue.wake_at(self._commit_at_us)
-                consumer.deliver(given)
+        if self._acknowledged:
+            self._acknowledged = False
+            self._checkpoint(turn)
+        super().pump(turn, now_us)
 
-    def _give(self, consumer: Consumer, room: int, now_us: int) -> list[Delivery]:
+    def _has_more(self) -> bool:
+        return self.state.cursor < self.queue.log.next_offset or bool(self._again)
+
+    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+        found: list[Found] = []
+        first = self.queue.first_offset
+        while self._again and len(found) < room:
+            offset = heapq.heappop(self._again)
+            if offset >= first and self._admits(message := self.queue.message(offset), now_us):
+                found.append((offset, message))
         state = self.state
-        state.cursor = max(state.cursor, self.queue.first_offset)
-        given: list[Delivery] = []
-        for message in self.queue.log.read(state.cursor, room):
+        start = state.cursor = max(state.cursor, first)
+        left = room - len(found)
+        most = left if self.filter is None else max(left, FILTERED_AT_ONCE)
+        for message in self.queue.log.read(start, most) if left else []:
             offset = state.cursor
             state.cursor += 1
-            if message.expires_us and message.expires_us <= now_us:
-                continue
-            if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
-                continue
-            given.append(Delivery(self, consumer, offset, message, 1, False))
+            if self._admits(message, now_us):
+                found.append((offset, message))
+                if len(found) == room:
+                    break
+        if state.cursor > start or found:
+            self._commit_later(now_us)
+        return found
+
+    def _admits(self, message: Message, now_us: int) -> bool:
+        if message.expires_us and message.expires_us <= now_us:
+            return False
+        return self.filter is None or self.filter.matches(self.queue.key_of(message))
+
+    def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        for offset, message in share:
+            deliveries.append(Delivery(self, consumer, offset, message, 1, offset < self._given))
+            self._given = max(self._given, offset + 1)
             if not consumer.auto_ack:
-                consumer.take(offset)
-        return given
+                self._held[offset] = consumer
+                heapq.heappush(self._lowest_held, offset)
+        if len(self._lowest_held) > 2 * len(self._held) + _SLACK:
+            self._lowest_held = sorted(self._held)
+        return deliveries
+
+    def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+        return  # reading on is all there is to it
+
+    def _put_back(self, found: list[Found]) -> None:
+        for offset, _ in found:
+            heapq.heappush(self._again, offset)
+
+    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+        if consumer.auto_ack or consumer.held:
+            self._give_up(consumer, [delivery.offset for delivery in deliveries])
+
+    # -- settling ----------------------------------------------------------------------------------------------------
 
     def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
-        if offset not in consumer.held:
-            raise Refused(f"offset {offset} of {self.queue.name!r} is not with consumer {consumer.name!r}")
+        """What the consumer does not hold is settled already, or was taken from it by a seek: nothing happens."""
+        if self._held.get(offset) is not consumer:
+            return
+        del self._held[offset]
         consumer.release(offset)
-        if outcome in (ACK, REJECT) and self.auto_commit:
-            self._checkpoint(turn)
+        if outcome in (ACK, REJECT):
+            self._acknowledged = self.auto_commit
+        else:
+            self._commit_later(now_us)  # a stream is read again by seeking, so even this one is behind us
 
     def commit(self, turn: Turn, offset: int) -> None:
-        """Everything below `offset` is processed. Raises Refused above the cursor."""
+        """Everything below `offset` is processed; going back takes a seek. Raises Refused above the cursor."""
         if offset > self.state.cursor:
             raise Refused(
                 f"offset {offset} of {self.queue.name!r} cannot be committed: group {self.name!r} has read to "
                 f"{self.state.cursor}"
             )
-        self._commit(turn, offset)
+        if offset > self.state.committed:
+            self._commit(turn, offset)
 
     def seek(self, turn: Turn, offset: int) -> None:
-        """Go on reading at `offset`, within what there is."""
+        """Go on reading at `offset`, within what there is; nobody holds anything any more."""
         log = self.queue.log
         offset = min(max(offset, self.queue.first_offset), log.next_offset)
+        for held, consumer in self._held.items():
+            consumer.release(held)
+        self._held.clear()
+        self._lowest_held.clear()
+        self._again.clear()
+        self._given = offset
         commit = turn.commit_for(self.queue)
         commit.seek(log.name, self.name, offset)
-        if offset > self.state.committed:
-            commit.commit_offset(log.name, self.name, offset)
-        for step in commit.steps[-2:]:
-            if step.group == self.name and step.log == log.name and step.start == offset:
-                self.state.apply(step)
+        self.state.apply(commit.steps[-1])
+        if self.auto_commit and offset > self.state.committed:
+            self._commit(turn, offset)
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
-        """What it had not acknowledged is read again by whoever reads on."""
-        held = min(consumer.held, default=self.state.cursor)
+        """Others read what it had not acknowledged; once all are gone, reading resumes at what is committed."""
         self.consumers.leave(consumer)
+        self._give_up(consumer, sorted(consumer.held))
         consumer.group = None
-        for offset in list(consumer.held):
-            consumer.release(offset)
-        if held < self.state.cursor:
-            self.state.cursor = max(held, self.queue.first_offset)
         if self.auto_commit:
             self._checkpoint(turn)
+        if not len(self.consumers) and not self._held:
+            self._again.clear()
+            self.state.cursor = max(self.state.committed, self.queue.first_offset)
+
+    def close(self) -> None:
+        for offset, consumer in self._held.items():
+            consumer.release(offset)
+            consumer.group = None
+        self._held.clear()
+        super().close()
 
     def on_time(self, turn: Turn, now_us: int) -> None:
         if self._commit_at_us and self._commit_at_us <= now_us:
             self._commit_at_us = 0
-            self._checkpoint(turn)
+            if self.auto_commit:
+                self._checkpoint(turn)
 
     def next_due_us(self) -> int:
         return self._commit_at_us
@@ -119,11 +210,23 @@ class StreamGroup(Group):
         if self.state.committed < first:
             self._commit(turn, first)
 
+    def _give_up(self, consumer: Consumer, offsets: list[int]) -> None:
+        for offset in offsets:
+            heapq.heappush(self._again, offset)
+            self._held.pop(offset, None)
+            consumer.release(offset)
+
+    def _commit_later(self, now_us: int) -> None:
+        if self.auto_commit and not self._commit_at_us:
+            self._commit_at_us = now_us + AUTO_COMMIT_US
+            self.queue.wake_at(self._commit_at_us)
+
     def _checkpoint(self, turn: Turn) -> None:
-        """Commit up to the oldest message that a reader still holds."""
-        safe = self.state.cursor
-        for consumer in self.consumers:
-            safe = min(safe, min(consumer.held, default=safe))
+        """Commit up to the oldest message that a reader still holds or has yet to get."""
+        lowest = self._lowest_held
+        while lowest and lowest[0] not in self._held:
+            heapq.heappop(lowest)
+        safe = min([self.state.cursor, *lowest[:1], *self._again[:1]])
         if safe > self.state.committed:
             self._commit(turn, safe)
 
@@ -144,6 +247,9 @@ def parse_position(value: object) -> tuple[str, int]:
         raise _bad_position(value)
     if isinstance(value, int):
         return _offset(value, value)
+    if isinstance(value, datetime):
+        since = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return TIMESTAMP, (since - _EPOCH) // timedelta(microseconds=1)
     if not isinstance(value, str):
         raise _bad_position(value)
     if value in ("first", "earliest"):
@@ -152,18 +258,20 @@ def parse_position(value: object) -> tuple[str, int]:
         return NEXT, 0
     form, equals, number = value.partition("=")
     digits = number if equals else form
-    if not (digits.isascii() and digits.isdecimal()) or (equals and form not in ("offset", "timestamp")):
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or (
+        equals and form not in (OFFSET, TIMESTAMP)
+    ):
         raise _bad_position(value)
-    if form == "timestamp":
+    if form == TIMESTAMP:
         time = int(digits)
-        return "timestamp", time * 1000 if time > 10**12 else time * 1_000_000
+        return TIMESTAMP, min(time * 1000 if time > 10**12 else time * 1_000_000, _LATEST_US)
     return _offset(int(digits), value)
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:
     if not 0 <= offset < 1 << 63:
         raise _bad_position(value)
-    return "offset", offset
+    return OFFSET, offset
 
 
 def _bad_position(value: object) -> Refused:

@@ -9,13 +9,14 @@ from typing import Final, final
 
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, NACK, REJECT, RELEASE, Lease, WorkGroup
+from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.history import DONE
 from headrace.core.line import Line
 from headrace.core.queue import Queue
 from headrace.core.queues import Queues
 from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.turn import Confirm, Turn
+from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message
 
@@ -47,7 +48,8 @@ class Transaction:
         self._confirm = confirm
         self._turn = Turn()
         self._turn.done = self._done
-        self._held: list[tuple[WorkGroup, Lease, int, Delivery]] = []
+        self._held: list[tuple[WorkGroup, Delivery, Delivery, int, str]] = []
+        """What it settles: as the consumer got it, as the transaction has it now, how it is settled, and its end if it is one."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
@@ -70,21 +72,22 @@ class Transaction:
         lease = group.lease(offset)
         if lease is None or lease.consumer is not delivery.consumer:
             raise Refused(f"offset {offset} of {queue.name!r} is not pending any more")
-        self._hold(group, lease, delivery, outcome)
+        due_us, end = self._now_us, ""
+        if outcome == NACK:
+            due_us = next_attempt_us(queue.definition, lease.attempts, True, self._now_us)
         commit, log = self._turn.commit_for(queue), queue.log.name
-        due_us = 0
-        if outcome in (NACK, RELEASE):
-            due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
         if outcome == ACK:
+            end = DONE
             commit.ack(log, group.name, offset, offset + 1)
         elif outcome == REJECT or due_us == DEAD:
+            end = REJECTED if outcome == REJECT else DELIVERY_LIMIT
             commit.bury(log, group.name, offset, offset + 1)
             if queue.definition.dead_letter_exchange is None and queue.definition.has_dead_letters:
                 self._queues.dead_letters.graves(self._line.open(), queue.definition)  # there before the transaction
-            reason = REJECTED if outcome == REJECT else DELIVERY_LIMIT
-            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, reason, self._now_us)
+            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
             commit.requeue(log, group.name, offset, offset + 1, due_us)
+        self._hold(group, lease, outcome, end)
 
     def send(self) -> None:
         """Have it stored, after everything that was called before."""
@@ -96,27 +99,27 @@ class Transaction:
         for queue, messages in self._turn.published.items():
             queue.unstaged(messages)
         self._turn.published = {}
-        for group, lease, _, delivery in self._held:
-            holder = lease.consumer
-            if delivery.offset not in holder.held:
+        for group, lease, held, _, _ in self._held:
+            offset, consumer = lease.offset, lease.consumer
+            if offset not in held.consumer.held:
                 continue  # gone with its queue
-            if delivery.consumer.group is not group:
-                group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
+            if consumer.group is not group:
+                group.settle(turn, held.consumer, offset, RELEASE, self._now_us)
                 group.queue.pump_soon()
                 continue
-            holder.release(delivery.offset)
-            delivery.consumer.take(delivery.offset)
-            lease.consumer = delivery.consumer
-            time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
-            group.renew(delivery.consumer, delivery.offset, self._now_us + time_us, turn)
+            held.consumer.release(offset)
+            consumer.allowance += 1  # it was taken off when the message was delivered
+            consumer.take([offset])
+            lease_us = consumer.lease_us or group.queue.definition.lease_ms * 1000
+            group.hand_over(lease, self._now_us + lease_us)
 
-    def _hold(self, group: WorkGroup, lease: Lease, delivery: Delivery, outcome: int) -> None:
-        holder = Consumer(delivery.consumer.name, _deliver_nothing)
-        delivery.consumer.release(delivery.offset)
-        holder.take(delivery.offset)
-        lease.consumer = holder
-        group.renew(holder, delivery.offset, _FOR_EVER_US, self._line.open())
-        self._held.append((group, lease, outcome, delivery))
+    def _hold(self, group: WorkGroup, lease: Delivery, outcome: int, end: str) -> None:
+        holder = Consumer(lease.consumer.name, _deliver_nothing)
+        held = Delivery(group, holder, lease.offset, lease.message, lease.attempts, lease.redelivered)
+        lease.consumer.release(lease.offset)
+        holder.take([lease.offset])
+        group.hand_over(held, _FOR_EVER_US)
+        self._held.append((group, lease, held, outcome, end))
 
     def _done(self, error: HeadraceError | None) -> None:
         if error is None:
@@ -131,13 +134,13 @@ class Transaction:
         turn = self._line.open()
         rehearsal = Turn()
         rehearsal.is_rehearsal = True
-        for group, lease, outcome, delivery in self._held:
-            queue, offset = group.queue, delivery.offset
-            if queue.is_gone or offset not in lease.consumer.held:
+        for group, lease, held, outcome, end in self._held:
+            queue, offset = group.queue, lease.offset
+            if queue.is_gone or offset not in held.consumer.held:
                 continue
-            if outcome in (ACK, REJECT):
-                queue.note_end(turn, group, offset, lease.attempts, DONE if outcome == ACK else REJECTED, self._now_us)
-            group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
+            if end:
+                queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
+            group.settle(rehearsal, held.consumer, offset, outcome, self._now_us)
             turn.touched.add(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:

@@ -111,6 +111,12 @@ class Commit:
 
     def requeue(self, log: str, group: str, start: int, stop: int, due_us: int) -> None:
         """Give claimed offsets back; they are ready again at `due_us`."""
+        if self.steps:
+            last = self.steps[-1]
+            continues = last.kind == REQUEUED and last.stop == start and last.group == group and last.log == log
+            if continues and last.due_us == due_us:
+                last.stop = stop
+                return
         self.steps.append(Transition(REQUEUED, log, group, start, stop, due_us))
 
     def seek(self, log: str, group: str, offset: int) -> None:

@@ -43,6 +43,11 @@ class RangeSet:
         stops[low:high] = [stop]
         self.size += stop - start
 
+    def next_absent(self, offset: int) -> int:
+        """The first offset from `offset` on that is in none of the ranges."""
+        at = bisect_right(self._starts, offset) - 1
+        return self._stops[at] if at >= 0 and offset < self._stops[at] else offset
+
     def discard_below(self, offset: int) -> None:
         """Forget everything below `offset`."""
         gone = bisect_right(self._stops, offset)

@@ -1,0 +1,392 @@
+"""A work group: claims, settlements, retries. Who gets a message is in group.py, when a try is due in retry.py."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.group import ACK, FILTERED_AT_ONCE, NACK, REJECT, RELEASE, Found, Group, PendingEntry
+from headrace.core.leases import Leases
+from headrace.core.retry import DEAD, next_attempt_us
+from headrace.core.turn import Turn
+from headrace.core.waiting import NONE, Waiting
+from headrace.errors import AccessRefused, Refused
+from headrace.model import Message
+from headrace.storage.group_state import COMMITTED, GroupState, Pending, Transition
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+_INDEXED_AT_ONCE: Final = 4096
+
+
+@final
+class WorkGroup(Group):
+    """Competing consumers: each message is claimed by one, until it is settled or the claim runs out.
+
+    In memory, `state.pending` has only what came back; what consumers hold is in the leases. When a claim ends is
+    not kept over a restart, for then nobody holds anything.
+    """
+
+    def __init__(self, queue: "Queue", state: GroupState) -> None:
+        super().__init__(queue, state, queue.definition.single_active)
+        self._levels = queue.definition.max_priority + 1
+        self._leases = Leases()
+        self._waiting = Waiting(self._levels)
+        """What came back and, where priorities count, everything that was not delivered yet."""
+        self._restore()
+
+    @property
+    def ready(self) -> int:
+        state = self.state
+        return self.queue.log.next_offset - state.committed - state.settled.size - len(self._leases)
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._leases)
+
+    def holder(self, offset: int) -> Consumer | None:
+        lease = self._leases.get(offset)
+        return lease.consumer if lease is not None else None
+
+    def lease(self, offset: int) -> Delivery | None:
+        """The delivery of this message that is with a consumer."""
+        return self._leases.get(offset)
+
+    def hand_over(self, delivery: Delivery, due_us: int) -> None:
+        """Have this delivery, whosever it is, take the place of the one that is with a consumer, until `due_us`."""
+        self._leases.give([delivery], due_us)
+        self.queue.wake_at(due_us)
+
+    def pending(self) -> list[PendingEntry]:
+        entries = [PendingEntry(d.offset, d.consumer.name, d.attempts, d.due_us) for d in self._leases]
+        for offset, entry in self.state.pending.items():
+            entries.append(PendingEntry(offset, "", entry.attempts, 0 if entry.consumer else entry.due_us))
+        return sorted(entries, key=lambda entry: entry.offset)
+
+    # -- delivering --------------------------------------------------------------------------------------------------
+
+    def take(self, turn: Turn, consumer: Consumer, now_us: int) -> Delivery | None:
+        """One message for a consumer that asks for one, whatever its credit.
+
+        Raises AccessRefused when another consumer has the queue for itself.
+        """
+        if self.consumers.exclusive and consumer.turns is not self.consumers:
+            raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")
+        while True:
+            found = self._find(turn, 1, now_us)
+            if found:
+                consumer.take([found[0][0]])
+                given = self._claim(turn, consumer, found, now_us)
+                if consumer.auto_ack:
+                    self._finish(turn, given, now_us)
+                return given[0]
+            if not self._has_more():
+                return None
+
+    def _has_more(self) -> bool:
+        return self.state.cursor < self.queue.log.next_offset or self._waiting.has_ready
+
+    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+        """Up to `room` messages that may be delivered now: none only after passing over what may not."""
+        if self._waiting.next_due_us <= now_us:
+            self._waiting.end_delays(now_us)
+        if self._levels > 1:
+            self._index_new()
+        found = self._returned(turn, room, now_us) if self._waiting.has_ready else []
+        if len(found) < room:
+            found += self._fresh(turn, room - len(found), now_us)
+        return found
+
+    def _returned(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+        """What came back, or all that waits where priorities count: the most urgent first, then the oldest."""
+        found: list[Found] = []
+        looks = room + FILTERED_AT_ONCE
+        while len(found) < room and looks > 0 and (run := self._waiting.pop_run(room - len(found))):
+            looks -= len(run)
+            start = max(run.start, self.state.committed)
+            if start >= run.stop:
+                continue
+            for offset, message in enumerate(self.queue.log.read(start, run.stop - start), start):
+                if offset not in self.state.settled and self._admit(turn, offset, message, now_us):
+                    found.append((offset, message))
+        return found
+
+    def _fresh(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+        """What was never delivered, from the cursor on."""
+        found: list[Found] = []
+        state = self.state
+        state.cursor = state.settled.next_absent(max(state.cursor, state.committed))
+        if state.cursor >= self.queue.log.next_offset:
+            return found
+        skipped: list[Found] = []
+        most = room if self.filter is None else max(room, FILTERED_AT_ONCE)
+        for message in self.queue.log.read(state.cursor, most):
+            offset = state.cursor
+            state.cursor += 1
+            if state.settled and offset in state.settled:
+                continue
+            if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
+                skipped.append((offset, message))
+            elif self._admit(turn, offset, message, now_us):
+                found.append((offset, message))
+                if len(found) == room:
+                    break
+        if skipped:
+            self._skip(turn, skipped)
+        return found
+
+    def _skip(self, turn: Turn, skipped: list[Found]) -> None:
+        """Be done with what the filter does not let through: a step for each run, not for each message."""
+        commit = turn.commit_for(self.queue)
+        for offset, message in skipped:
+            self.queue.settled(message, self)
+            commit.ack(self.queue.log.name, self.name, offset, offset + 1)
+            self.state.settle(offset, offset + 1)
+        turn.touched.add(self.queue)
+
+    def _index_new(self) -> None:
+        """Sort what was published since by its priorities."""
+        state = self.state
+        start, state.cursor = max(state.cursor, state.committed), self.queue.log.next_offset
+        self._index(start, state.cursor)
+
+    def _index(self, start: int, stop: int) -> None:
+        while start < stop:
+            for message in self.queue.log.read(start, min(stop - start, _INDEXED_AT_ONCE)):
+                if start not in self.state.settled and not self._is_delayed(start):
+                    self._waiting.add(start, self._level(message))
+                start += 1
+
+    def _level(self, message: Message) -> int:
+        return min(message.priority, self._levels - 1)
+
+    def _admit(self, turn: Turn, offset: int, message: Message, now_us: int) -> bool:
+        """Whether this message may be delivered now; if not, see to it that it is dealt with."""
+        if message.expires_us and message.expires_us <= now_us:
+            self.queue.expire(turn, offset, message, now_us)
+            return False
+        if message.not_before_us > now_us:
+            self._waiting.delay(offset, message.not_before_us, self._level(message))
+            self.queue.wake_at(message.not_before_us)
+            return False
+        if self._levels > 1 and self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
+            self._skip(turn, [(offset, message)])
+            return False
+        entry = self.state.pending.get(offset)
+        if entry is not None and next_attempt_us(self.queue.definition, entry.attempts, False, now_us) == DEAD:
+            self._bury(turn, offset, message, entry.attempts, DELIVERY_LIMIT, now_us)  # its last try was cut short
+            return False
+        return True
+
+    def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+        pending = self.state.pending
+        deliveries: list[Delivery] = []
+        for offset, message in share:
+            entry = pending.get(offset) if pending else None
+            if entry is None:
+                deliveries.append(Delivery(self, consumer, offset, message, 1, False))
+            else:
+                deliveries.append(Delivery(self, consumer, offset, message, entry.attempts + 1, True))
+        self.queue.note_claims(deliveries, now_us)
+        if consumer.auto_ack:
+            return deliveries
+        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        log, claim = self.queue.log.name, turn.commit_for(self.queue).claim
+        first, last = share[0][0], share[-1][0]
+        if self._levels == 1 and last - first == len(share) - 1:  # in order of offset, so without a gap
+            claim(log, self.name, first, last + 1, consumer.name, due_us)
+        else:
+            for offset, _ in share:
+                claim(log, self.name, offset, offset + 1, consumer.name, due_us)
+        if pending:
+            for offset, _ in share:
+                pending.pop(offset, None)
+        self._leases.give(deliveries, due_us)
+        self.queue.wake_at(due_us)
+        return deliveries
+
+    def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+        for delivery in deliveries:
+            self.queue.note_end(turn, self, delivery.offset, delivery.attempts, "done", now_us)
+            self._settled(turn, delivery.offset, delivery.message)
+
+    def _put_back(self, found: list[Found]) -> None:
+        for offset, message in found:
+            self._waiting.add(offset, self._level(message))
+
+    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+        if consumer.auto_ack:
+            self._put_back([(delivery.offset, delivery.message) for delivery in deliveries])
+        for delivery in deliveries:
+            if self._leases.get(delivery.offset) is delivery:
+                self.settle(turn, consumer, delivery.offset, RELEASE, now_us)
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
+        lease = self._held_by(consumer, offset)
+        self._leases.end(offset)
+        consumer.release(offset)
+        if outcome == ACK:
+            self.queue.note_end(turn, self, offset, lease.attempts, "done", now_us)
+            self._settled(turn, offset, lease.message)
+        elif outcome == REJECT:
+            self._bury(turn, offset, lease.message, lease.attempts, REJECTED, now_us)
+        elif outcome == NACK:
+            self._retry(turn, lease, True, now_us)
+        else:
+            self._wait_again(turn, lease, lease.attempts - 1, now_us, now_us)
+
+    def renew(self, consumer: Consumer, offset: int, due_us: int) -> None:
+        """Give a consumer until `due_us`. Raises Refused when it does not hold that offset."""
+        self._leases.renew(self._held_by(consumer, offset), due_us)
+        self.queue.wake_at(due_us)
+
+    def _held_by(self, consumer: Consumer, offset: int) -> Delivery:
+        lease = self._leases.get(offset)
+        if lease is None or lease.consumer is not consumer:
+            raise Refused(
+                f"offset {offset} of {self.queue.name!r} is not pending for consumer {consumer.name!r} in group "
+                f"{self.name!r}: it was settled already, or its time ran out and it went to another"
+            )
+        return lease
+
+    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
+        self.consumers.leave(consumer)
+        for offset in sorted(consumer.held):
+            consumer.release(offset)
+            self._retry(turn, self._leases.end(offset), False, now_us)
+        consumer.group = None
+
+    def close(self) -> None:
+        for delivery in self._leases:
+            delivery.consumer.release(delivery.offset)
+            delivery.consumer.group = None
+        self._leases.clear()
+        self._waiting.clear()
+        super().close()
+
+    def on_time(self, turn: Turn, now_us: int) -> None:
+        for lease in self._leases.ended(now_us):
+            lease.consumer.release(lease.offset)
+            self._retry(turn, lease, False, now_us)
+        self._waiting.end_delays(now_us)
+
+    def next_due_us(self) -> int:
+        dues = [due_us for due_us in (self._leases.next_end_us(), self._waiting.next_due_us) if due_us]
+        return min(dues) if dues else 0
+
+    # -- what the queue gives up -------------------------------------------------------------------------------------
+
+    def drop(self, turn: Turn, offset: int) -> None:
+        """The queue gave this message up: settle it as dead unless a consumer has it. It is then not ready any more."""
+        if self._is_waiting(offset):
+            turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+            self._forget(turn, offset)
+
+    def purge(self, turn: Turn) -> None:
+        """Settle everything that waits; what consumers hold stays with them. Takes a step for each gap, not message."""
+        log = self.queue.log
+        commit = turn.commit_for(self.queue)
+        held = [(offset, offset + 1) for offset in sorted([delivery.offset for delivery in self._leases])]
+        at = self.state.committed
+        for start, stop in sorted([*self.state.settled, *held, (log.next_offset, log.next_offset)]):
+            if at < start:
+                commit.bury(log.name, self.name, at, start)
+                self.state.settle(at, start)
+            at = max(at, stop)
+        self._waiting.clear()
+        self.state.pending.clear()
+        self.state.cursor = log.next_offset
+        turn.touched.add(self.queue)
+
+    def head(self) -> int:
+        """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
+        state = self.state
+        fresh = min(state.settled.next_absent(max(state.cursor, state.committed)), self.queue.log.next_offset)
+        low = self._waiting.lowest(self._is_waiting)
+        return fresh if low == NONE else min(low, fresh)
+
+    def on_truncated(self, turn: Turn, first: int) -> None:
+        if self.state.committed >= first:
+            return
+        for delivery in [delivery for delivery in self._leases if delivery.offset < first]:
+            self._leases.end(delivery.offset)
+            delivery.consumer.release(delivery.offset)
+        commit = turn.commit_for(self.queue)
+        commit.commit_offset(self.queue.log.name, self.name, first)
+        self.state.apply(commit.steps[-1])
+
+    def _is_waiting(self, offset: int) -> bool:
+        state = self.state
+        return offset >= state.committed and offset not in self._leases and offset not in state.settled
+
+    def _retry(self, turn: Turn, lease: Delivery, delayed: bool, now_us: int) -> None:
+        due_us = next_attempt_us(self.queue.definition, lease.attempts, delayed, now_us)
+        if due_us == DEAD:
+            self._bury(turn, lease.offset, lease.message, lease.attempts, DELIVERY_LIMIT, now_us)
+        else:
+            self._wait_again(turn, lease, lease.attempts, due_us, now_us)
+
+    def _wait_again(self, turn: Turn, lease: Delivery, attempts: int, due_us: int, now_us: int) -> None:
+        offset, level = lease.offset, self._level(lease.message)
+        turn.commit_for(self.queue).requeue(self.queue.log.name, self.name, offset, offset + 1, due_us)
+        self.state.pending[offset] = Pending(attempts, due_us, "")
+        if due_us <= now_us:
+            self._waiting.add(offset, level)
+        else:
+            self._waiting.delay(offset, due_us, level)
+            self.queue.wake_at(due_us)
+
+    def _bury(self, turn: Turn, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
+        turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+        self._forget(turn, offset)
+        self.queue.settled(message, self)
+        self.queue.note_end(turn, self, offset, attempts, reason, now_us)
+        self.queue.dead_letter(turn, message, self.name, offset, attempts, reason, now_us)
+
+    def _settled(self, turn: Turn, offset: int, message: Message) -> None:
+        self.queue.settled(message, self)
+        turn.commit_for(self.queue).ack(self.queue.log.name, self.name, offset, offset + 1)
+        self._forget(turn, offset)
+
+    def _forget(self, turn: Turn, offset: int) -> None:
+        if self.state.pending:
+            self.state.pending.pop(offset, None)
+        self.state.settle(offset, offset + 1)
+        turn.touched.add(self.queue)
+
+    # -- coming back -------------------------------------------------------------------------------------------------
+
+    def _restore(self) -> None:
+        """After a restart nobody holds anything: what was claimed or passed over is ready or delayed again."""
+        state = self.state
+        log = self.queue.log
+        if state.committed < log.first_offset:
+            state.apply(Transition(COMMITTED, log.name, self.name, log.first_offset))
+        state.cursor = min(max(state.cursor, state.committed), log.next_offset)
+        passed: list[int] = []
+        for start, stop in self._passed():
+            if self._levels > 1:
+                self._index(start, stop)
+            else:
+                passed += [offset for offset in range(start, stop) if not self._is_delayed(offset)]
+        self._waiting.add_all(passed)
+        for offset, entry in state.pending.items():
+            if self._is_delayed(offset):
+                level = self._level(self.queue.message(offset)) if self._levels > 1 else 0
+                self._waiting.delay(offset, entry.due_us, level)
+                self.queue.wake_at(entry.due_us)
+
+    def _is_delayed(self, offset: int) -> bool:
+        entry = self.state.pending.get(offset)
+        return entry is not None and not entry.consumer and entry.due_us > 0
+
+    def _passed(self) -> Iterator[tuple[int, int]]:
+        """The ranges of offsets below the cursor that are not settled."""
+        at = self.state.committed
+        for start, stop in [*self.state.settled, (self.state.cursor, self.state.cursor)]:
+            if at < min(start, self.state.cursor):
+                yield at, min(start, self.state.cursor)
+            at = max(at, stop)
