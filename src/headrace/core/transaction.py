@@ -49,7 +49,7 @@ class Transaction:
         self._turn = Turn()
         self._turn.done = self._done
         self._held: list[tuple[WorkGroup, Delivery, Delivery, int, str]] = []
-        """What it settles: as the consumer got it, as the transaction has it now, how it is settled, and its end if it is one."""
+        """What it settles: as the consumer got it, as the transaction has it, how, and its end if that is one."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
