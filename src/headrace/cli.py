@@ -185,7 +185,9 @@ def _fail(message: str, code: int) -> NoReturn:
 def _print_report(report: Report, console: Console) -> None:
     """The queues, the journal, and every problem with file, position and what to do."""
     if report.queues:
-        console.print(_table(report.queues))
+        console.print(_queue_table(report.queues))
+    if any(queue.groups for queue in report.queues):
+        console.print(_group_table(report.queues))
     _line(console, _journal(report))
     problems = report.all_problems()
     for number, problem in enumerate(problems, start=1):
@@ -193,13 +195,11 @@ def _print_report(report: Report, console: Console) -> None:
     _line(console, _verdict(report, problems), style="green" if report.is_clean else "red")
 
 
-def _table(queues: list[QueueRow]) -> Table:
+def _queue_table(queues: list[QueueRow]) -> Table:
     table = Table(header_style="bold")
     table.add_column("queue", overflow="fold")
-    for name in ("first", "next", "messages", "bytes", "segments"):
+    for name in ("first", "next", "messages", "bytes", "groups", "problems"):
         table.add_column(name, justify="right", overflow="fold")
-    table.add_column("groups", overflow="fold")
-    table.add_column("problems", justify="right")
     for queue in queues:
         table.add_row(
             Text(queue.name),
@@ -207,17 +207,29 @@ def _table(queues: list[QueueRow]) -> Table:
             str(queue.next_offset),
             f"{queue.messages:,}",
             decimal(queue.size_bytes),
-            str(queue.segments),
-            Text("\n".join(map(_group, queue.groups))),
+            str(len(queue.groups)),
             Text(str(len(queue.problems)), style="red" if queue.problems else ""),
         )
     return table
 
 
-def _group(group: GroupRow) -> str:
+def _group_table(queues: list[QueueRow]) -> Table:
+    table = Table(header_style="bold")
+    for name in ("queue", "group"):
+        table.add_column(name, overflow="fold")
+    table.add_column("mode")
+    for name in ("committed", "cursor", "pending"):
+        table.add_column(name, justify="right", overflow="fold")
+    for queue in queues:
+        for group in queue.groups:
+            table.add_row(Text(queue.name), Text(group.name), *_progress(group))
+    return table
+
+
+def _progress(group: GroupRow) -> tuple[str, str, str, str]:
     if group.mode == "unreadable":
-        return f"{group.name}: unreadable"
-    return f"{group.name} ({group.mode}): committed {group.committed}, cursor {group.cursor}, pending {group.pending:,}"
+        return group.mode, "", "", ""
+    return group.mode, str(group.committed), str(group.cursor), f"{group.pending:,}"
 
 
 def _journal(report: Report) -> str:

@@ -14,7 +14,8 @@ from headrace.storage.api import QUEUES, RETAINED, Commit
 from headrace.storage.group_state import STREAM, WORK
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from headrace.storage.local.journal import Position, read_files
+from headrace.storage.local.journal import Position
+from headrace.storage.local.journal_reader import read_files
 from headrace.storage.local.record import decode_record, encode_record
 from tests.contents import Contents, contents
 from tests.disks import SnapshotDisk

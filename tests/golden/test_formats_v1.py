@@ -9,7 +9,7 @@ from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
 from headrace.storage.local.checkpoint import decode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress
-from headrace.storage.local.journal import read_files
+from headrace.storage.local.journal_reader import read_files
 from headrace.storage.local.record import decode_operations, decode_record
 from headrace.storage.local.segment import load_indexes, scan_segment
 from headrace.storage.local.tables import decode_definitions, decode_table

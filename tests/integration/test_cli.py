@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -261,7 +262,7 @@ def test_the_doctor_shows_every_queue_of_a_sound_directory(data: Path) -> None:
 
     assert result.returncode == 0, result.stderr
     assert "orders [eu]" in result.stdout
-    assert "workers (work): committed 0, cursor 0, pending 0" in result.stdout
+    assert re.search(r"workers +. work +. +0 . +0 . +0", result.stdout)
     assert "no problems in 1 queue with 90 messages" in result.stdout
     assert result.stderr == ""
 

@@ -346,7 +346,7 @@ class Broker:
         self._queues.find(name).remove_group(self._line.open(), group)
 
     def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
-        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound."""
+        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
         return self._group(name, group).pending()
 
     def _usable(self, name: str, owner: object) -> Queue:

@@ -48,8 +48,8 @@ class Transaction:
         self._confirm = confirm
         self._turn = Turn()
         self._turn.done = self._done
-        self._held: list[tuple[WorkGroup, Delivery, Delivery, int, str]] = []
-        """What it settles: as the consumer got it, as the transaction has it, how, and its end if that is one."""
+        self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
+        """What it settles: as it has it now, how, and as the consumer got it."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
@@ -69,25 +69,31 @@ class Transaction:
         if not isinstance(group, WorkGroup):
             self._read.append((delivery, outcome))
             return
-        lease = group.lease(offset)
-        if lease is None or lease.consumer is not delivery.consumer:
-            raise Refused(f"offset {offset} of {queue.name!r} is not pending any more")
-        due_us, end = self._now_us, ""
-        if outcome == NACK:
-            due_us = next_attempt_us(queue.definition, lease.attempts, True, self._now_us)
+        lease = group.pass_on(
+            delivery.consumer, offset, Consumer(delivery.consumer.name, _deliver_nothing), _FOR_EVER_US
+        )
+        self._held.append((group, lease, outcome, delivery))
         commit, log = self._turn.commit_for(queue), queue.log.name
-        if outcome == ACK:
-            end = DONE
+        end = self._end(queue, lease, outcome)
+        if end == DONE:
             commit.ack(log, group.name, offset, offset + 1)
-        elif outcome == REJECT or due_us == DEAD:
-            end = REJECTED if outcome == REJECT else DELIVERY_LIMIT
+        elif end:
             commit.bury(log, group.name, offset, offset + 1)
             if queue.definition.dead_letter_exchange is None and queue.definition.has_dead_letters:
                 self._queues.dead_letters.graves(self._line.open(), queue.definition)  # there before the transaction
             queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
-            commit.requeue(log, group.name, offset, offset + 1, due_us)
-        self._hold(group, lease, outcome, end)
+            due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
+            commit.requeue(log, group.name, offset, offset + 1, max(due_us, self._now_us))
+
+    def _end(self, queue: Queue, lease: Delivery, outcome: int) -> str:
+        """How the message ends if it is settled so; "" when it comes back."""
+        if outcome == ACK:
+            return DONE
+        if outcome == REJECT:
+            return REJECTED
+        is_dead = outcome == NACK and next_attempt_us(queue.definition, lease.attempts, True, self._now_us) == DEAD
+        return DELIVERY_LIMIT if is_dead else ""
 
     def send(self) -> None:
         """Have it stored, after everything that was called before."""
@@ -99,27 +105,16 @@ class Transaction:
         for queue, messages in self._turn.published.items():
             queue.unstaged(messages)
         self._turn.published = {}
-        for group, lease, held, _, _ in self._held:
-            offset, consumer = lease.offset, lease.consumer
-            if offset not in held.consumer.held:
+        for group, lease, _, delivery in self._held:
+            holder = lease.consumer
+            if delivery.offset not in holder.held:
                 continue  # gone with its queue
-            if consumer.group is not group:
-                group.settle(turn, held.consumer, offset, RELEASE, self._now_us)
+            if delivery.consumer.group is not group:
+                group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
                 group.queue.pump_soon()
                 continue
-            held.consumer.release(offset)
-            consumer.allowance += 1  # it was taken off when the message was delivered
-            consumer.take([offset])
-            lease_us = consumer.lease_us or group.queue.definition.lease_ms * 1000
-            group.hand_over(lease, self._now_us + lease_us)
-
-    def _hold(self, group: WorkGroup, lease: Delivery, outcome: int, end: str) -> None:
-        holder = Consumer(lease.consumer.name, _deliver_nothing)
-        held = Delivery(group, holder, lease.offset, lease.message, lease.attempts, lease.redelivered)
-        lease.consumer.release(lease.offset)
-        holder.take([lease.offset])
-        group.hand_over(held, _FOR_EVER_US)
-        self._held.append((group, lease, held, outcome, end))
+            time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
+            group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
 
     def _done(self, error: HeadraceError | None) -> None:
         if error is None:
@@ -134,13 +129,13 @@ class Transaction:
         turn = self._line.open()
         rehearsal = Turn()
         rehearsal.is_rehearsal = True
-        for group, lease, held, outcome, end in self._held:
-            queue, offset = group.queue, lease.offset
-            if queue.is_gone or offset not in held.consumer.held:
+        for group, lease, outcome, delivery in self._held:
+            queue, offset = group.queue, delivery.offset
+            if queue.is_gone or offset not in lease.consumer.held:
                 continue
-            if end:
+            if end := self._end(queue, lease, outcome):
                 queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
-            group.settle(rehearsal, held.consumer, offset, outcome, self._now_us)
+            group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
             turn.touched.add(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:

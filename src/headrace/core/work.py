@@ -49,15 +49,6 @@ class WorkGroup(Group):
         lease = self._leases.get(offset)
         return lease.consumer if lease is not None else None
 
-    def lease(self, offset: int) -> Delivery | None:
-        """The delivery of this message that is with a consumer."""
-        return self._leases.get(offset)
-
-    def hand_over(self, delivery: Delivery, due_us: int) -> None:
-        """Have this delivery, whosever it is, take the place of the one that is with a consumer, until `due_us`."""
-        self._leases.give([delivery], due_us)
-        self.queue.wake_at(due_us)
-
     def pending(self) -> list[PendingEntry]:
         entries = [PendingEntry(d.offset, d.consumer.name, d.attempts, d.due_us) for d in self._leases]
         for offset, entry in self.state.pending.items():
@@ -242,6 +233,17 @@ class WorkGroup(Group):
         """Give a consumer until `due_us`. Raises Refused when it does not hold that offset."""
         self._leases.renew(self._held_by(consumer, offset), due_us)
         self.queue.wake_at(due_us)
+
+    def pass_on(self, holder: Consumer, offset: int, to: Consumer, due_us: int) -> Delivery:
+        """Let another consumer hold this until `due_us`. Raises Refused when the one said to hold it does not."""
+        held = self._held_by(holder, offset)
+        holder.release(offset)
+        to.take([offset])
+        to.allowance += 1  # it is passed on, not delivered
+        passed = Delivery(self, to, offset, held.message, held.attempts, held.redelivered)
+        self._leases.give([passed], due_us)
+        self.queue.wake_at(due_us)
+        return passed
 
     def _held_by(self, consumer: Consumer, offset: int) -> Delivery:
         lease = self._leases.get(offset)

@@ -6,16 +6,18 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from headrace.errors import Refused
 from headrace.model import Message
-from headrace.storage.api import Append, Commit, Done, check_name, check_step
+from headrace.storage.api import Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.batch import STEP, Batch, Change, Rows, Staged
+from headrace.storage.local.block import encode_block
+from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
-from headrace.storage.local.log import MERGE_ROWS, BlockCache, LocalGroup, LocalLog
+from headrace.storage.local.log import MERGE_ROWS, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import (
     CREATE_LOG,
@@ -24,7 +26,6 @@ from headrace.storage.local.record import (
     PUT,
     TRUNCATE,
     Record,
-    Run,
     decode_operations,
     encode_create_log,
     encode_drop_log,
@@ -33,72 +34,6 @@ from headrace.storage.local.record import (
     encode_truncate,
 )
 from headrace.storage.local.tables import Table
-
-_STEP: Final = 0
-
-
-@final
-class Change:
-    """One operation with the objects it is about; `kind` is that of the record, or 0 for a group's step."""
-
-    __slots__ = ("group", "key", "kind", "log", "offset", "replacement", "step", "table", "value")
-
-    def __init__(self, kind: int, log: LocalLog | None = None) -> None:
-        self.kind = kind
-        self.log = log
-        self.group: LocalGroup | None = None
-        self.step: Transition | None = None
-        self.offset = 0
-        self.replacement: LocalLog | None = None
-        self.table = ""
-        self.key = b""
-        self.value: bytes | None = None
-
-
-@final
-class Staged:
-    """A commit whose names have become objects: what to append where, and what else to change."""
-
-    __slots__ = ("appends", "changes", "commit", "done", "durable", "operations")
-
-    def __init__(self, commit: Commit, done: Done, durable: bool) -> None:
-        self.commit = commit
-        self.done = done
-        self.durable = durable
-        self.appends: list[tuple[LocalLog, Append]] = []
-        self.changes: list[Change] = []
-        self.operations: list[bytes] = []
-
-
-@final
-class Rows:
-    """Messages for one log in a batch: rows `start` on of the batch's block."""
-
-    __slots__ = ("base", "count", "log", "messages", "start")
-
-    def __init__(self, log: LocalLog, base: int, messages: list[Message], start: int, count: int) -> None:
-        self.log = log
-        self.base = base
-        self.messages = messages
-        self.start = start
-        self.count = count
-
-
-@final
-class Batch:
-    """Commits that go into the journal as one record."""
-
-    __slots__ = ("block", "changes", "commits", "operations", "rows")
-
-    def __init__(self, commits: list[Staged]) -> None:
-        self.commits = commits
-        self.changes: list[Change] = []
-        self.operations = b""
-        self.rows: list[Rows] = []
-        self.block: Block | None = None
-
-    def runs(self) -> list[Run]:
-        return [(rows.log.id, rows.count, rows.base) for rows in self.rows]
 
 
 @final
@@ -298,7 +233,7 @@ class Catalog:
         log = self._staging(step.log)
         if log.id == 0:
             self._create(log, staged)
-        change = Change(_STEP, log)
+        change = Change(STEP, log)
         change.step = step
         if step.kind == CREATED:
             state = GroupState(step.group, step.mode, step.filter, step.start)

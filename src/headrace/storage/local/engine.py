@@ -3,7 +3,6 @@
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, final
@@ -11,27 +10,17 @@ from typing import Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
-from headrace.storage.local.catalog import Batch, Catalog, Staged
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry
+from headrace.storage.local.batch import Batch, Staged
+from headrace.storage.local.cache import BlockCache
+from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full
-from headrace.storage.local.flusher import (
-    CheckpointWrite,
-    Flush,
-    Flusher,
-    Job,
-    LogFlush,
-    PrepareJournalFile,
-    WriteIndexes,
-)
-from headrace.storage.local.group_files import encode_pending, encode_progress
+from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
-from headrace.storage.local.log import BlockCache, LocalGroup, LocalLog
-from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import Record
 from headrace.storage.local.recovery import Recovery
-from headrace.storage.local.segment import Segment, segment_path
-from headrace.storage.local.tables import table_path
+from headrace.storage.local.upkeep import LocalSettings as LocalSettings
+from headrace.storage.local.upkeep import Upkeep
 from headrace.storage.local.writer import Synced, SyncFailure, Write, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
@@ -39,18 +28,6 @@ _log: Final = logging.getLogger("headrace.storage")
 _BATCH_BYTES: Final = 4 << 20
 _AHEAD_BYTES: Final = 64 << 10
 """A second record is made ready while one is being written only when it is this large: small ones wait and grow."""
-_RETRY_US: Final = 1_000_000
-
-
-@dataclass(frozen=True)
-class LocalSettings:
-    """How large things get. The defaults suit a server; tests make everything small."""
-
-    journal_file_bytes: int = 16 << 20
-    checkpoint_bytes: int = 64 << 20
-    tail_bytes: int = 24 << 20
-    segment_bytes: int = 64 << 20
-    cache_bytes: int = 8 << 20
 
 
 @final
@@ -79,11 +56,6 @@ class LocalEngine(Engine):
         self._waiting_bytes = 0
         self._in_flight: deque[tuple[Write, Batch]] = deque()
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
-        self._flushing = False
-        self._full: OSError | None = None
-        self._retry_at_us = 0
-        self._checkpoint_wanted = False
-        self._preparing = False
         self._sync_wanted = False
         self._one_by_one = False
         """Whether a batch was refused and waits for those before it, so that its commits can be told apart."""
@@ -103,7 +75,7 @@ class LocalEngine(Engine):
         if self._closed:
             raise Unavailable("the engine is closed; open it again")
         check_commit(commit)
-        if commit.appends and self._full is not None and self._is_behind():
+        if commit.appends and self._upkeep.full is not None and self._upkeep.is_behind(self._position):
             self._maintain()
             raise self._out_of_space()
         self._waiting.append(self._catalog.stage(commit, done, durable))
@@ -151,7 +123,7 @@ class LocalEngine(Engine):
         try:
             if not failed_before:
                 self.sync()
-                self._checkpoint_wanted = True
+                self._upkeep.checkpoint_wanted = True
                 self._settle()
             if self._failure is not None and not failed_before:
                 raise self._failure
@@ -176,22 +148,20 @@ class LocalEngine(Engine):
         settings = self._settings
         self._catalog = Catalog(self._root, BlockCache(self._disk, settings.cache_bytes))
         self._flusher = Flusher(self._disk, self._root, settings.segment_bytes, self._results.put)
+        self._upkeep = Upkeep(self._root, self._catalog, self._flusher, settings, self._clock)
         recovery = Recovery(self._disk, self._root, self._catalog)
         reader = recovery.load()
         checkpoint_position = reader.end
         for record in reader.records():
             batch = self._replayed(record)
             self._catalog.apply(batch, record.seq)
-            self._run_chores()
-            self._position = reader.end
-            self._synced_seq = reader.end.seq
+            self._upkeep.do_chores()
             if self._catalog.tail_bytes > settings.tail_bytes:
-                self._flush(checkpoint=False)
+                self._upkeep.flush(reader.end, checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)
         self._position = reader.end
         self._synced_seq = reader.end.seq
-        self._checkpoint_position = checkpoint_position
         self._next_seq = reader.end.seq + 1
         spares = settings.checkpoint_bytes // settings.journal_file_bytes + 2
         self._journal = Journal(
@@ -202,13 +172,7 @@ class LocalEngine(Engine):
             recovery.files,
             reader.end,
         )
-        self._journal.recycle(checkpoint_position.index)
-        try:
-            self._journal.prepare()
-        except OSError as error:
-            if not is_full(error):
-                raise
-            self._full = error
+        self._upkeep.start(self._journal, checkpoint_position)
         self._writer = Writer(self._journal, self._clock, self._report)
         self._flusher.report = self._report
         self._writer.start()
@@ -234,7 +198,7 @@ class LocalEngine(Engine):
         while self._waiting and not self._is_held_up():
             if self._in_flight and (self._one_by_one or len(self._in_flight) > 1 or self._waiting_bytes < _AHEAD_BYTES):
                 return
-            if self._full is not None and self._is_behind():
+            if self._upkeep.full is not None and self._upkeep.is_behind(self._position):
                 if self._in_flight:
                     return
                 self._fail_waiting_appends()
@@ -243,13 +207,9 @@ class LocalEngine(Engine):
 
     def _is_held_up(self) -> bool:
         """Whether commits must wait for the flusher: memory and the journal stay bounded."""
-        return self._failure is not None or (self._flushing and self._full is None and self._is_behind())
-
-    def _is_behind(self) -> bool:
-        settings = self._settings
-        return (
-            self._catalog.tail_bytes > 2 * settings.tail_bytes or self._journal_bytes() > 4 * settings.checkpoint_bytes
-        )
+        upkeep = self._upkeep
+        is_behind = upkeep.flushing and upkeep.full is None and upkeep.is_behind(self._position)
+        return self._failure is not None or is_behind
 
     def _submit_batch(self) -> None:
         commits: list[Staged] = []
@@ -335,13 +295,10 @@ class LocalEngine(Engine):
             self._synced_seq = max(self._synced_seq, result.seq)
         elif isinstance(result, SyncFailure):
             self._fail(result.error)
-        elif isinstance(result, Flush):
-            self._take_flush(result)
         else:
-            if isinstance(result, PrepareJournalFile):
-                self._preparing = False
-            if result.error is not None and not is_full(result.error):
-                self._fail(result.error)
+            error = self._upkeep.take(result)
+            if error is not None:
+                self._fail(error)
 
     def _take_write(self, write: Write) -> None:
         if write.skipped:
@@ -360,8 +317,8 @@ class LocalEngine(Engine):
             self._in_flight.appendleft((write, batch))
             self._fail(write.error)
             return
-        self._full = write.error
-        self._checkpoint_wanted = True
+        self._upkeep.full = write.error
+        self._upkeep.checkpoint_wanted = True
         for staged in batch.commits:
             self._finish(staged, self._out_of_space())
         behind = [staged for _, later in self._in_flight for staged in later.commits]
@@ -369,55 +326,6 @@ class LocalEngine(Engine):
         self._next_seq = write.seq
         self._writer.resume()
         self._restage(behind)
-
-    def _take_flush(self, flush: Flush) -> None:
-        self._flushing = False
-        for part in flush.logs:
-            self._take_log_flush(part)
-        error = flush.error
-        write = flush.checkpoint
-        if error is not None and not is_full(error):
-            self._fail(error)
-        elif error is not None:
-            self._full = error
-            self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
-            if write is not None:
-                self._checkpoint_wanted = True
-                self._undo_checkpoint(write)
-        else:
-            if self._full is not None:
-                _log.warning("there is space on the disk again; publishing goes on")
-            self._full = None
-            if write is not None:
-                self._checkpoint_position = write.checkpoint.position
-                for table in write.tables:
-                    self._catalog.tables[table.name].generation = table.generation
-                    self._catalog.tables[table.name].length = table.length
-                self._journal.recycle(self._checkpoint_position.index)
-        self._do_chores()
-
-    def _take_log_flush(self, part: LogFlush) -> None:
-        """Note the blocks that were written; what was not stays in the tail."""
-        log = part.log
-        if log.dropped:
-            return
-        for written in part.written:
-            segment = log.active
-            if segment is None or segment.base != written.segment:
-                if segment is not None:
-                    log.sealed.append(segment.base)
-                    log.sealed_lengths.append(segment.length)
-                    self._flusher.do(WriteIndexes(segment))
-                segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
-                log.unloaded = None
-                log.stored_bytes += segment.length
-            segment.add(written.base, written.next, written.length, written.max_time_us)
-            log.stored_bytes += written.length
-        reached = part.written[-1].next if part.written else -1
-        pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail)
-        self._catalog.tail_bytes -= log.flushed(pieces)
-        self._catalog.tail_bytes -= log.truncate(log.first_offset)
-        self._catalog.trim(log)
 
     def _fail_waiting_appends(self) -> None:
         kept: list[Staged] = []
@@ -455,111 +363,35 @@ class LocalEngine(Engine):
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
     def _maintain(self) -> None:
-        """Start what is due: a flush of the tails, a checkpoint, a journal file in reserve."""
         if self._failure is not None:
             return
-        self._do_chores()
-        if self._flushing:
-            return
-        if self._full is not None and self._clock.monotonic_us() < self._retry_at_us:
-            return
-        checkpoint = self._checkpoint_wanted or self._journal_bytes() >= self._settings.checkpoint_bytes
-        if checkpoint or self._catalog.tail_bytes >= self._settings.tail_bytes:
-            if self._is_unsynced and (checkpoint or self._catalog.chores):
-                self._request_sync()
-            else:
-                self._sync_wanted = False
-                self._flush(checkpoint)
-        elif not self._preparing and self._journal.needs_spare:
-            self._preparing = True
-            self._flusher.do(PrepareJournalFile(self._journal))
+        is_synced = self._position.seq <= self._synced_seq
+        if self._upkeep.run(self._position, is_synced):
+            self._request_sync()
+        elif is_synced:
+            self._sync_wanted = False
 
     def _request_sync(self) -> None:
-        """Files must not hold, or lack, what the journal could still lose: every commit is synced until all are."""
+        """Have every commit synced until all that were applied are."""
         self._sync_wanted = True
         if not self._in_flight and not self._waiting:
             self._waiting.append(self._catalog.stage(Commit(), _nothing, True))
             self._submit()
 
-    def _journal_bytes(self) -> int:
-        """How much of the journal would have to be replayed."""
-        files = self._position.index - self._checkpoint_position.index
-        return files * self._settings.journal_file_bytes + self._position.at - self._checkpoint_position.at
-
-    @property
-    def _is_unsynced(self) -> bool:
-        """Whether a commit was applied that a power loss could still take back."""
-        return self._position.seq > self._synced_seq
-
-    def _do_chores(self) -> None:
-        """Remove what nothing needs any more, unless the commit that says so could still be lost."""
-        if not self._is_unsynced:
-            self._run_chores()
-
-    def _run_chores(self) -> None:
-        chores, self._catalog.chores = self._catalog.chores, []
-        for job in chores:
-            self._flusher.do(job)
-
-    def _flush(self, checkpoint: bool) -> None:
-        self._run_chores()  # a dropped log's files go before those of a new log with its name come
-        self._flushing = True
-        write = self._begin_checkpoint() if checkpoint else None
-        entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
-        parts: list[LogFlush] = []
-        for log in self._catalog.tails:
-            log.load()
-            log.flushing = len(log.tail)
-            pieces = [piece for piece in log.tail if piece.next > log.first_offset]
-            parts.append(LogFlush(log, pieces, entries.get(log.id)))
-        self._flusher.do(Flush(parts, write))
-
-    def _begin_checkpoint(self) -> CheckpointWrite:
-        """Take down what is there now, as of the last commit applied."""
-        self._checkpoint_wanted = False
-        catalog = self._catalog
-        position = self._position
-        checkpoint = Checkpoint(position, catalog.next_id)
-        write = CheckpointWrite(checkpoint)
-        for log in catalog.logs_by_id.values():
-            checkpoint.logs.append(_entry_of(log))
-        dirty, catalog.dirty_groups = catalog.dirty_groups, set()
-        for group in dirty:
-            write.groups.append(group)
-            write.files += _files_of(group, position.seq)
-        for name, table in catalog.tables.items():
-            if table.changed:
-                old = table.generation
-                change = table.write(self._root, position.seq)
-                write.tables.append(change)
-                if old and change.generation != old:
-                    write.obsolete.append(table_path(self._root, name, old))
-                checkpoint.tables[name] = (change.generation, change.length)
-            elif table.length or table.values:
-                checkpoint.tables[name] = (table.generation, table.length)
-        return write
-
-    def _undo_checkpoint(self, write: CheckpointWrite) -> None:
-        """A checkpoint was not written: everything it held is still to be."""
-        for group in write.groups:
-            if self._catalog.groups_by_id.get(group.id) is group:
-                self._catalog.dirty_groups.add(group)
-        for table in write.tables:
-            self._catalog.tables[table.name].changed.update(table.changed)
-
     def _settle(self) -> None:
         """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
-        self._retry_at_us = 0
+        upkeep = self._upkeep
+        upkeep.retry_now()
         attempted = False
-        while self._failure is None and (self._flushing or self._in_flight or self._checkpoint_wanted):
-            if not self._flushing and not self._in_flight:
-                if attempted and self._full is not None:
+        while self._failure is None and (upkeep.flushing or self._in_flight or upkeep.checkpoint_wanted):
+            if not upkeep.flushing and not self._in_flight:
+                if attempted and upkeep.full is not None:
                     break
                 attempted = True
                 self._maintain()
             self._take(self._results.get())
             self._call_back()
-        if self._full is not None:
+        if upkeep.full is not None:
             _log.warning("the disk is full: the journal keeps what the segments cannot take")
 
     def _drain_results(self) -> None:
@@ -569,28 +401,3 @@ class LocalEngine(Engine):
 
 def _nothing(error: HeadraceError | None) -> None:
     return
-
-
-def _entry_of(log: LocalLog) -> LogEntry:
-    entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
-    if log.unloaded is not None:
-        entry.segment = log.unloaded.segment
-        entry.segment_length = log.unloaded.segment_length
-    elif log.active is not None:
-        entry.segment = log.active.base
-        entry.segment_length = log.active.length
-    entry.stored_bytes = log.stored_bytes
-    if log.groups_by_name:
-        entry.groups = [(group.id, name) for name, group in log.groups_by_name.items()]
-    return entry
-
-
-def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
-    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
-    directory = group.log.directory / "consumers" / encode_name(group.state.name)
-    files: list[tuple[Path, bytes]] = []
-    if group.state.pending or group.has_pending_file:
-        group.has_pending_file = True
-        files.append((directory / "pel.log", encode_pending(group.id, group.state, seq)))
-    files.append((directory / "state.json", encode_progress(group.log.name, group.id, group.state, seq)))
-    return files

@@ -22,15 +22,8 @@ from headrace.storage.local.checkpoint import (
 )
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress
-from headrace.storage.local.journal import (
-    PAGE,
-    JournalFile,
-    JournalReader,
-    Position,
-    mend_headers,
-    read_files,
-    wipe_behind,
-)
+from headrace.storage.local.journal import PAGE, JournalFile, Position
+from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path

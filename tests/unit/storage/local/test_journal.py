@@ -10,16 +10,8 @@ import pytest
 from headrace.errors import Corrupt
 from headrace.storage.local.block import encode_block
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.journal import (
-    PAGE,
-    Journal,
-    JournalReader,
-    Position,
-    encode_header,
-    mend_headers,
-    read_files,
-    wipe_behind,
-)
+from headrace.storage.local.journal import PAGE, Journal, Position, encode_header
+from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
 from headrace.storage.local.record import encode_put, encode_record
 from tests.workbench import many
 

@@ -13,7 +13,8 @@ from headrace.storage.local.disk import Disk
 from headrace.storage.local.doctor.findings import JournalRow, Problem, problem_of, read_whole, unreadable
 from headrace.storage.local.doctor.groups import ExpectedGroup, read_group
 from headrace.storage.local.doctor.meter import Meter
-from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Position, read_file
+from headrace.storage.local.journal import PAGE, JournalFile, Position
+from headrace.storage.local.journal_reader import JournalReader, read_file
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import CREATE_LOG, DROP_LOG, TRUNCATE, Operation, Record, decode_operations
 

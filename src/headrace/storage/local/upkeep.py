@@ -1,0 +1,250 @@
+"""Keeping an engine's files and memory bounded: flushes, checkpoints, removals, and what to do on a full disk.
+
+Runs in the thread that owns the engine; the flusher does the writing. Knows no commits: engine.py has those.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.storage.local.catalog import Catalog
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry
+from headrace.storage.local.disk import is_full
+from headrace.storage.local.flusher import (
+    CheckpointWrite,
+    Flush,
+    Flusher,
+    Job,
+    LogFlush,
+    PrepareJournalFile,
+    WriteIndexes,
+)
+from headrace.storage.local.group_files import encode_pending, encode_progress
+from headrace.storage.local.journal import Journal, Position
+from headrace.storage.local.log import LocalGroup, LocalLog
+from headrace.storage.local.names import encode_name
+from headrace.storage.local.segment import Segment, segment_path
+from headrace.storage.local.tables import table_path
+
+_log: Final = logging.getLogger("headrace.storage")
+_RETRY_US: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How large things get. The defaults suit a server; tests make everything small."""
+
+    journal_file_bytes: int = 16 << 20
+    checkpoint_bytes: int = 64 << 20
+    tail_bytes: int = 24 << 20
+    segment_bytes: int = 64 << 20
+    cache_bytes: int = 8 << 20
+
+
+@final
+class Upkeep:
+    """What is due, what is under way, and whether the disk has room."""
+
+    def __init__(self, root: Path, catalog: Catalog, flusher: Flusher, settings: LocalSettings, clock: Clock) -> None:
+        self._root = root
+        self._catalog = catalog
+        self._flusher = flusher
+        self._settings = settings
+        self._clock = clock
+        self._journal: Journal | None = None
+        self._checkpoint_position = Position(0, 0, 0)
+        self._preparing = False
+        self._retry_at_us = 0
+        self.flushing = False
+        self.checkpoint_wanted = False
+        self.full: OSError | None = None
+        """Why there is no room, while there is none."""
+
+    def start(self, journal: Journal, checkpoint_position: Position) -> None:
+        """The directory is open: from now on its journal is kept short."""
+        self._journal = journal
+        self._checkpoint_position = checkpoint_position
+        journal.recycle(checkpoint_position.index)
+        try:
+            journal.prepare()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self.full = error
+
+    def is_behind(self, position: Position) -> bool:
+        """Whether so much waits for the flusher that nothing should be added."""
+        settings = self._settings
+        return (
+            self._catalog.tail_bytes > 2 * settings.tail_bytes
+            or self._journal_bytes(position) > 4 * settings.checkpoint_bytes
+        )
+
+    def run(self, position: Position, is_synced: bool) -> bool:
+        """Start what is due; returns whether that must wait until everything applied is synced.
+
+        Files must not hold, or lack, what the journal could still lose.
+        """
+        if is_synced:
+            self.do_chores()
+        if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
+            return False
+        checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._settings.checkpoint_bytes
+        if checkpoint or self._catalog.tail_bytes >= self._settings.tail_bytes:
+            if not is_synced and (checkpoint or self._catalog.chores):
+                return True
+            self.flush(position, checkpoint)
+        elif not self._preparing and self._journal is not None and self._journal.needs_spare:
+            self._preparing = True
+            self._flusher.do(PrepareJournalFile(self._journal))
+        return False
+
+    def retry_now(self) -> None:
+        """Do not wait to see whether the disk has room again."""
+        self._retry_at_us = 0
+
+    def do_chores(self) -> None:
+        """Remove what nothing needs any more; the commits that say so are synced."""
+        chores, self._catalog.chores = self._catalog.chores, []
+        for job in chores:
+            self._flusher.do(job)
+
+    def flush(self, position: Position, checkpoint: bool) -> None:
+        """Have all tails written to their segments, and with a checkpoint everything else too, as of `position`."""
+        self.do_chores()  # a dropped log's files go before those of a new log with its name come
+        self.flushing = True
+        write = self._begin_checkpoint(position) if checkpoint else None
+        entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
+        parts: list[LogFlush] = []
+        for log in self._catalog.tails:
+            log.load()
+            log.flushing = len(log.tail)
+            pieces = [piece for piece in log.tail if piece.next > log.first_offset]
+            parts.append(LogFlush(log, pieces, entries.get(log.id)))
+        self._flusher.do(Flush(parts, write))
+
+    def take(self, job: Job) -> OSError | None:
+        """Note what came of a job; returns the error, if it is one that cannot be lived with."""
+        if isinstance(job, Flush):
+            return self._take_flush(job)
+        if isinstance(job, PrepareJournalFile):
+            self._preparing = False
+        return job.error if job.error is not None and not is_full(job.error) else None
+
+    def _take_flush(self, flush: Flush) -> OSError | None:
+        self.flushing = False
+        for part in flush.logs:
+            self._take_log_flush(part)
+        error = flush.error
+        write = flush.checkpoint
+        if error is None:
+            if self.full is not None:
+                _log.warning("there is space on the disk again; publishing goes on")
+            self.full = None
+            if write is not None:
+                self._end_checkpoint(write)
+            return None
+        if not is_full(error):
+            return error
+        self.full = error
+        self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
+        if write is not None:
+            self.checkpoint_wanted = True
+            self._undo_checkpoint(write)
+        return None
+
+    def _take_log_flush(self, part: LogFlush) -> None:
+        """Note the blocks that were written; what was not stays in the tail."""
+        log = part.log
+        if log.dropped:
+            return
+        for written in part.written:
+            segment = log.active
+            if segment is None or segment.base != written.segment:
+                if segment is not None:
+                    log.sealed.append(segment.base)
+                    log.sealed_lengths.append(segment.length)
+                    self._flusher.do(WriteIndexes(segment))
+                segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
+                log.unloaded = None
+                log.stored_bytes += segment.length
+            segment.add(written.base, written.next, written.length, written.max_time_us)
+            log.stored_bytes += written.length
+        reached = part.written[-1].next if part.written else -1
+        pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail)
+        self._catalog.tail_bytes -= log.flushed(pieces)
+        self._catalog.tail_bytes -= log.truncate(log.first_offset)
+        self._catalog.trim(log)
+
+    def _begin_checkpoint(self, position: Position) -> CheckpointWrite:
+        """Take down what is there now, as of the last commit applied."""
+        self.checkpoint_wanted = False
+        catalog = self._catalog
+        checkpoint = Checkpoint(position, catalog.next_id)
+        write = CheckpointWrite(checkpoint)
+        for log in catalog.logs_by_id.values():
+            checkpoint.logs.append(_entry_of(log))
+        dirty, catalog.dirty_groups = catalog.dirty_groups, set()
+        for group in dirty:
+            write.groups.append(group)
+            write.files += _files_of(group, position.seq)
+        for name, table in catalog.tables.items():
+            if table.changed:
+                old = table.generation
+                change = table.write(self._root, position.seq)
+                write.tables.append(change)
+                if old and change.generation != old:
+                    write.obsolete.append(table_path(self._root, name, old))
+                checkpoint.tables[name] = (change.generation, change.length)
+            elif table.length or table.values:
+                checkpoint.tables[name] = (table.generation, table.length)
+        return write
+
+    def _end_checkpoint(self, write: CheckpointWrite) -> None:
+        """A checkpoint is written: the journal before it is free."""
+        self._checkpoint_position = write.checkpoint.position
+        for table in write.tables:
+            self._catalog.tables[table.name].generation = table.generation
+            self._catalog.tables[table.name].length = table.length
+        if self._journal is not None:
+            self._journal.recycle(self._checkpoint_position.index)
+
+    def _undo_checkpoint(self, write: CheckpointWrite) -> None:
+        """A checkpoint was not written: everything it held is still to be."""
+        for group in write.groups:
+            if self._catalog.groups_by_id.get(group.id) is group:
+                self._catalog.dirty_groups.add(group)
+        for table in write.tables:
+            self._catalog.tables[table.name].changed.update(table.changed)
+
+    def _journal_bytes(self, position: Position) -> int:
+        """How much of the journal would have to be replayed."""
+        files = position.index - self._checkpoint_position.index
+        return files * self._settings.journal_file_bytes + position.at - self._checkpoint_position.at
+
+
+def _entry_of(log: LocalLog) -> LogEntry:
+    entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
+    if log.unloaded is not None:
+        entry.segment = log.unloaded.segment
+        entry.segment_length = log.unloaded.segment_length
+    elif log.active is not None:
+        entry.segment = log.active.base
+        entry.segment_length = log.active.length
+    entry.stored_bytes = log.stored_bytes
+    if log.groups_by_name:
+        entry.groups = [(group.id, name) for name, group in log.groups_by_name.items()]
+    return entry
+
+
+def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
+    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
+    directory = group.log.directory / "consumers" / encode_name(group.state.name)
+    files: list[tuple[Path, bytes]] = []
+    if group.state.pending or group.has_pending_file:
+        group.has_pending_file = True
+        files.append((directory / "pel.log", encode_pending(group.id, group.state, seq)))
+    files.append((directory / "state.json", encode_progress(group.log.name, group.id, group.state, seq)))
+    return files
