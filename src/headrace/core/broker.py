@@ -320,7 +320,7 @@ class Broker:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
         members = self._group(name, group)
         consumer = members.holder(offset)
-        if consumer is None or consumer.group is not members:
+        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
         members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
         self._line.pump_soon(members.queue)
@@ -330,7 +330,6 @@ class Broker:
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
             delivery.group.renew(delivery.consumer, delivery.offset, due_us)
-            self._line.open()
 
     def commit_offset(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
