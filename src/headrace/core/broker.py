@@ -442,8 +442,8 @@ def _check_storable(message: Message) -> None:
     """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
     if not 0 <= message.priority <= 255 or len(message.source.topic) > _MAX_TOPIC_CHARACTERS:
         raise Refused(
-            f"a message with priority {message.priority} and a topic of {len(message.source.topic)} characters cannot be "
-            f"stored: priorities go from 0 to 255, topics have {_MAX_TOPIC_CHARACTERS} characters at most"
+            f"a message with priority {message.priority} and a topic of {len(message.source.topic)} characters cannot "
+            f"be stored: priorities go from 0 to 255, topics have {_MAX_TOPIC_CHARACTERS} characters at most"
         )
 
 
