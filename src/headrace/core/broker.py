@@ -5,7 +5,7 @@ of it becomes one commit, and when that is safe, publishers are confirmed and co
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
@@ -30,6 +30,8 @@ from headrace.model import Message
 from headrace.storage.api import Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
+
+_MAX_TOPIC_CHARACTERS: Final = 16_383  # four bytes each at most: a length of two bytes holds it
 
 
 @final
@@ -95,6 +97,7 @@ class Broker:
         return self.topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def _publish(self, queues: list[Queue], message: Message, confirm: Confirm | None) -> int:
+        _check_storable(message)
         now_us = self._clock.now_us()
         line = self._line
         turn = line.open()
@@ -320,7 +323,7 @@ class Broker:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
         members = self._group(name, group)
         consumer = members.holder(offset)
-        if consumer is None or consumer.group is not members:
+        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
         members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
         self._line.pump_soon(members.queue)
@@ -330,7 +333,6 @@ class Broker:
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
             delivery.group.renew(delivery.consumer, delivery.offset, due_us)
-            self._line.open()
 
     def commit_offset(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
@@ -434,6 +436,15 @@ def _offset_at(queue: Queue, place: tuple[str, int]) -> int:
     if kind == NEXT:
         return queue.log.next_offset
     return queue.log.find(value) if kind == "timestamp" else value
+
+
+def _check_storable(message: Message) -> None:
+    """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
+    if not 0 <= message.priority <= 255 or len(message.source.topic) > _MAX_TOPIC_CHARACTERS:
+        raise Refused(
+            f"a message with priority {message.priority} and a topic of {len(message.source.topic)} characters cannot "
+            f"be stored: priorities go from 0 to 255, topics have {_MAX_TOPIC_CHARACTERS} characters at most"
+        )
 
 
 def _with(confirm: Confirm, refusal: HeadraceError) -> Confirm:

@@ -260,13 +260,14 @@ class Queue:
         try:
             if self._is_overdue:
                 self._expire(turn, now_us)
-            for group in list(self.groups.values()):
+            for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
                 if len(group.consumers):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
 
     def pump_soon(self) -> None:
+        """Have `pump` called in the next turn."""
         self._around.pump_soon(self)
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:

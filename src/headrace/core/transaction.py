@@ -49,6 +49,7 @@ class Transaction:
         self._turn = Turn()
         self._turn.done = self._done
         self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
+        """What it settles: as it has it now, how, and as the consumer got it."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
@@ -73,19 +74,26 @@ class Transaction:
         )
         self._held.append((group, lease, outcome, delivery))
         commit, log = self._turn.commit_for(queue), queue.log.name
-        due_us = self._now_us
-        if outcome == NACK:
-            due_us = next_attempt_us(queue.definition, lease.attempts, True, self._now_us)
-        if outcome == ACK:
+        end = self._end(queue, lease, outcome)
+        if end == DONE:
             commit.ack(log, group.name, offset, offset + 1)
-        elif outcome == REJECT or due_us == DEAD:
+        elif end:
             commit.bury(log, group.name, offset, offset + 1)
             if queue.definition.dead_letter_exchange is None and queue.definition.has_dead_letters:
                 self._queues.dead_letters.graves(self._line.open(), queue.definition)  # there before the transaction
-            reason = REJECTED if outcome == REJECT else DELIVERY_LIMIT
-            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, reason, self._now_us)
+            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
-            commit.requeue(log, group.name, offset, offset + 1, due_us)
+            due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
+            commit.requeue(log, group.name, offset, offset + 1, max(due_us, self._now_us))
+
+    def _end(self, queue: Queue, lease: Delivery, outcome: int) -> str:
+        """How the message ends if it is settled so; "" when it comes back."""
+        if outcome == ACK:
+            return DONE
+        if outcome == REJECT:
+            return REJECTED
+        is_dead = outcome == NACK and next_attempt_us(queue.definition, lease.attempts, True, self._now_us) == DEAD
+        return DELIVERY_LIMIT if is_dead else ""
 
     def send(self) -> None:
         """Have it stored, after everything that was called before."""
@@ -125,8 +133,8 @@ class Transaction:
             queue, offset = group.queue, delivery.offset
             if queue.is_gone or offset not in lease.consumer.held:
                 continue
-            if outcome in (ACK, REJECT):
-                queue.note_end(turn, group, offset, lease.attempts, DONE if outcome == ACK else REJECTED, self._now_us)
+            if end := self._end(queue, lease, outcome):
+                queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
             group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
             turn.touched.add(queue)
             queue.pump_soon()

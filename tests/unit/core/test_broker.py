@@ -453,3 +453,15 @@ def test_two_virtual_hosts_over_one_engine_know_nothing_of_each_other() -> None:
     again_one.broker.delete("q")
     again_one.run()
     assert texts(House(engine, host="two"), "q") == ["for two"]
+
+
+def test_a_message_that_cannot_be_stored_is_refused_without_harm_to_others(house: House) -> None:
+    house.broker.declare(declared("orders", durable=True))
+    confirmed: list[HeadraceError | None] = []
+    house.broker.publish(house.message("good", "orders"), confirmed.append)
+
+    with pytest.raises(Refused, match="priority 256"):
+        house.broker.publish(house.message("bad", "orders", priority=256), confirmed.append)
+    house.run()
+
+    assert confirmed == [None]

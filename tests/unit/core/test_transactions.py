@@ -290,12 +290,13 @@ def test_settled_in_a_transaction_gives_credit_back(house: House) -> None:
     assert inbox.payloads == ["b"]
 
 
-def test_how_a_message_ended_in_a_transaction_is_in_the_history(house: House) -> None:
-    inbox = prepared(house, history_ms=60_000)
+@pytest.mark.parametrize(("outcome", "end"), [(ACK, "done"), (REJECT, "rejected"), (NACK, "delivery_limit")])
+def test_how_a_message_ended_in_a_transaction_is_in_the_history(house: House, outcome: int, end: str) -> None:
+    inbox = prepared(house, history_ms=60_000, delivery_limit=0)
 
-    commit(house, (inbox.got[0], ACK))
+    commit(house, (inbox.got[0], outcome))
 
-    assert [entry["outcome"] for _, entry in house.broker.history("in")] == ["done"]
+    assert [entry["outcome"] for _, entry in house.broker.history("in")] == [end]
 
 
 def test_a_queue_deleted_while_the_transaction_is_being_stored_takes_its_part_with_it(
