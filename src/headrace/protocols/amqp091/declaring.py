@@ -9,7 +9,7 @@ from headrace.core.definition import declared
 from headrace.core.exchange import KINDS, Binding, Exchange
 from headrace.core.queue import Queue
 from headrace.errors import NotFound, ProtocolError
-from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_FOUND
+from headrace.protocols.amqp091.frames import COMMAND_INVALID
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.publishing import REPLY_TO
 
@@ -23,11 +23,11 @@ class Declarations:
         self._last_queue = ""
 
     def queue_name(self, given: str) -> str:
-        """The queue a method means: none given means the one declared last on the channel."""
+        """The queue a method means: none given means the one declared last on the channel. Raises NotFound."""
         if given:
             return given
         if not self._last_queue:
-            raise ProtocolError(NOT_FOUND, "no previously declared queue")
+            raise NotFound("no previously declared queue")
         return self._last_queue
 
     # -- exchanges ---------------------------------------------------------------------------------------------------
