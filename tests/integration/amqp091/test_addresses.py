@@ -1,5 +1,7 @@
 """`$queue/` addresses, consumer groups and stream commits over 0-9-1."""
 
+from datetime import datetime
+
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -87,3 +89,33 @@ def test_a_commit_above_the_cursor_or_on_a_classic_queue_is_refused(channel: Blo
 
     with pytest.raises(ChannelClosedByBroker):
         channel.basic_publish("", "$queue/plain/$commit", b"", pika.BasicProperties(headers=headers))
+
+
+def test_an_ephemeral_queue_is_made_for_its_reader_and_takes_acknowledgements(channel: BlockingChannel) -> None:
+    got: list[bytes] = []
+
+    def take(ch: BlockingChannel, method: pika.spec.Basic.Deliver, properties: object, body: bytes) -> None:
+        got.append(body)
+        ch.basic_ack(method.delivery_tag)
+
+    channel.basic_consume("$queue/passing", take)
+    for number in range(3):
+        channel.basic_publish("", "$queue/passing/by", b"%d" % number)
+    for _ in range(100):
+        channel.connection.process_data_events(0.05)
+        if len(got) == 3:
+            break
+    channel.connection.process_data_events(0.1)
+
+    assert got == [b"0", b"1", b"2"]
+    assert channel.is_open
+
+
+def test_a_stream_is_read_from_a_time(channel: BlockingChannel) -> None:
+    channel.confirm_delivery()
+    channel.queue_declare("timed", durable=True, arguments={"x-queue-type": "stream"})
+    channel.basic_qos(prefetch_count=10)
+    channel.basic_publish("", "timed", b"now")
+
+    for moment in (datetime(2020, 1, 1), "timestamp=1577836800", "timestamp=1577836800000"):
+        assert [body for _, body in _take(channel, "timed", 1, x_stream_offset=moment)] == [b"now"]

@@ -128,9 +128,6 @@ class Reader:
     def longstr(self) -> bytes:
         return self.raw(self.long())
 
-    def timestamp(self) -> int:
-        return self.longlong()
-
     def table(self, depth: int = MAX_DEPTH) -> dict[str, object]:
         end = self._nested(depth)
         table: dict[str, object] = {}

@@ -29,8 +29,6 @@ CHANNEL_MAX: Final = 2047
 HEARTBEAT_SECONDS: Final = 60
 MAX_BODY_BYTES: Final = 128 << 20
 
-CONNECTION: Final = 10
-CHANNEL: Final = 20
 BASIC: Final = 60
 
 # class << 16 | method, of those that have a way of their own through the codec.

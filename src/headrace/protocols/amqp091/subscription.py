@@ -36,6 +36,7 @@ class Subscription:
         "_tags",
         "consumer",
         "consumer_tag",
+        "expects_acks",
         "forgets_group",
         "is_addressed",
         "is_quorum",
@@ -50,6 +51,8 @@ class Subscription:
         self.consumer_tag = consumer_tag
         self.queue = queue
         self.consumer: Consumer | None = None
+        self.expects_acks = True
+        """Whether the client acknowledges; it may where the queue does not wait for that."""
         self.is_stream = False
         self.is_quorum = False
         self.is_addressed = False
@@ -61,6 +64,7 @@ class Subscription:
         """The consumer that core is given."""
         consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
         self.consumer = consumer
+        self.expects_acks = not no_ack
         return consumer
 
     def allow(self, is_open: bool) -> None:
@@ -73,7 +77,7 @@ class Subscription:
         link = self._link
         tags = self._tags
         tag = tags.last
-        is_held = self.consumer is not None and not self.consumer.auto_ack
+        is_held = self.expects_acks
         is_plain = not (self.is_stream or self.is_quorum or self.is_addressed)
         encode = self._encoder.encode
         frame_max = link.frame_max
@@ -125,7 +129,24 @@ class Subscription:
         if self.is_stream:
             properties.headers[STREAM_OFFSET] = delivery.offset
             properties.headers["x-stream-timestamp"] = message.timestamp_us // 1000
+            properties.headers.update(_work_headers(delivery))
         return encode_properties(properties)
+
+
+def _work_headers(delivery: Delivery) -> dict[str, object]:
+    """How far the stream's primary work group is, for readers that follow it."""
+    queue = delivery.group.queue
+    primary = queue.groups.get(queue.definition.primary_group)
+    if primary is None:
+        return {}
+    committed = primary.state.committed
+    is_done = delivery.offset < committed
+    return {
+        "x-work-group": primary.name,
+        "x-work-committed-offset": committed,
+        "x-work-acked": is_done,
+        "x-primary-group-processed": is_done,
+    }
 
 
 def own_properties(broker: Broker, message: Message) -> bytes:

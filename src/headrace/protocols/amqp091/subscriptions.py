@@ -5,7 +5,7 @@ from typing import Final, final
 
 from pamqp import commands
 
-from headrace.core.address import is_address, parse_address
+from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
@@ -95,7 +95,7 @@ class Subscriptions:
         subscription.is_stream = kind == STREAM
         subscription.is_quorum = kind == QUORUM
         if not group:
-            group = self._own_group(subscription, arguments, tag) if kind == STREAM else DEFAULT_GROUP
+            group = self._own_group(subscription, arguments, key_filter) if kind == STREAM else DEFAULT_GROUP
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
@@ -115,13 +115,14 @@ class Subscriptions:
             subscription.allow(False)
         return tag
 
-    def _own_group(self, subscription: Subscription, arguments: dict[str, object], tag: str) -> str:
+    def _own_group(self, subscription: Subscription, arguments: dict[str, object], key_filter: str) -> str:
         """The group of a stream's reader that names none: its tag, or one of its own where another has that tag.
 
         A reader that says where to start needs no memory of where it was: its group goes with it.
         """
+        tag = subscription.consumer_tag
         subscription.forgets_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
-        taken = self._link.broker.topology.queue(subscription.queue).groups.get(tag)
+        taken = self._link.broker.topology.queue(subscription.queue).groups.get(effective_group(tag, key_filter))
         if taken is None or not len(taken.consumers):
             return tag
         subscription.forgets_group = True
