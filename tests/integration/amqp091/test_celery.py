@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kombu.connection import Connection
 
 from tests.servers import Server
-
-celery = pytest.importorskip("celery")
-kombu = pytest.importorskip("kombu")
 
 _TASKS = """
 import os
@@ -84,7 +82,7 @@ def test_groups_and_chains_over_the_rpc_backend(server: Server, worker: Path) ->
 
 
 def test_kombus_simple_queue_puts_and_gets(server: Server, name: str) -> None:
-    with kombu.Connection(server.url) as connection:
+    with Connection(server.url) as connection:  # type: ignore[no-untyped-call]
         queue = connection.SimpleQueue(name)
         queue.put({"hello": ["world", 1]})
         message = queue.get(timeout=10)

@@ -2,12 +2,11 @@
 
 import threading
 
+import dramatiq
 import pytest
+from dramatiq.brokers import rabbitmq
 
 from tests.servers import Server
-
-dramatiq = pytest.importorskip("dramatiq")
-rabbitmq = pytest.importorskip("dramatiq.brokers.rabbitmq")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -26,7 +25,7 @@ def test_a_worker_runs_tasks_and_retries_those_that_fail(server: Server) -> None
         if len(done) == 20:
             all_done.set()
 
-    actor = dramatiq.actor(work, broker=broker, queue_name="dramatiq-test", max_retries=3, min_backoff=100)
+    actor = dramatiq.actor(broker=broker, queue_name="dramatiq-test", max_retries=3, min_backoff=100)(work)
     worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=2)
     worker.start()
     try:
