@@ -6,6 +6,7 @@ from headrace.core.address import format_message_id
 from headrace.core.broker import Broker
 from headrace.core.definition import QUORUM
 from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
+from headrace.core.stream import StreamGroup
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder
 from headrace.protocols.amqp091.fields import encode_entry
@@ -135,14 +136,13 @@ class Subscription:
 
 def _work_headers(delivery: Delivery) -> dict[str, object]:
     """How far the stream's primary work group is, for readers that follow it."""
-    queue = delivery.group.queue
-    primary = queue.groups.get(queue.definition.primary_group)
-    if primary is None:
+    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
+    if progress is None:
         return {}
-    committed = primary.state.committed
+    primary, committed = progress
     is_done = delivery.offset < committed
     return {
-        "x-work-group": primary.name,
+        "x-work-group": primary,
         "x-work-committed-offset": committed,
         "x-work-acked": is_done,
         "x-primary-group-processed": is_done,

@@ -1,0 +1,56 @@
+"""What deliveries carry besides what was published, driven without a network."""
+
+from typing import cast
+
+from headrace.core.definition import STREAM, QueueDefinition
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.properties import Properties
+from headrace.model import AMQP091, Message, Source
+from headrace.net.connection import Wire
+from headrace.protocols.amqp091.link import Host, Link
+from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
+from headrace.protocols.amqp091.subscription import Subscription, Tags
+from headrace.storage.group_state import WORK
+from tests.house import House
+
+
+class _Wire:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def _headers_of(frames: bytes) -> dict[str, object]:
+    """The headers of the content header frame in what was sent."""
+    at = frames.index(b"\xce\x02") + 1
+    size = int.from_bytes(frames[at + 3 : at + 7])
+    said: Properties = decode_properties(frames[at + 19 : at + 7 + size])
+    return said.headers
+
+
+def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
+    house = House()
+    house.broker.codecs.add(AMQP091, Amqp091Codec())
+    house.broker.declare(QueueDefinition("s", STREAM, primary_group="workers"))
+    source = Source("s", encoding=AMQP091)
+    for _ in range(2):
+        house.broker.publish(Message(source, b"x", house.clock.now_us(), b"\0\0"))
+    house.run()
+    worked: list[Delivery] = []
+    house.broker.consume("s", Consumer("w", worked.extend, 1), "workers", mode=WORK)
+    house.run()
+    house.broker.settle(worked[0])
+    house.run()
+    wire = _Wire()
+    link = Link(cast("Wire", wire), object(), Host("/", house.broker), "guest")
+    subscription = Subscription(link, 1, "c", "s", Tags())
+    subscription.is_stream = subscription.is_addressed = True
+
+    house.broker.consume("s", subscription.open(1, False, 0, None), "readers", position="first")
+    house.run()
+
+    headers = _headers_of(wire.sent[0])
+    assert (headers["x-stream-offset"], headers["x-work-group"]) == (0, "workers")
+    assert (headers["x-work-committed-offset"], headers["x-work-acked"]) == (1, True)
