@@ -108,11 +108,11 @@ class LocalEngine(Engine):
             raise self._failure
 
     def sync(self) -> None:
-        # Straight to waiting: until then the writer cannot go on, because this thread has the interpreter.
         if not self._in_flight:
             self.poll()
         while self._in_flight or self._waiting:
-            self._take(self._results.get())
+            written = self._writer.write_here() if len(self._in_flight) == 1 else None
+            self._take(written if written is not None else self._results.get())
             self.poll()
         self._call_back()
 

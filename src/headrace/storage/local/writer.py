@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Final, final
 
 from headrace.clock import Clock
@@ -64,6 +64,9 @@ class Writer:
         self._jobs: SimpleQueue[Write | bool] = SimpleQueue()
         self._broken = False
         """Whether a sync failed: nothing is written any more."""
+        self._is_resuming = False
+        self._busy = Lock()
+        """Held by whoever uses the journal: this thread, or the owner in `write_here`."""
         self._thread = Thread(target=self._work, name="headrace-journal", daemon=True)
 
     def start(self) -> None:
@@ -72,8 +75,27 @@ class Writer:
     def write(self, write: Write) -> None:
         self._jobs.put(write)
 
+    def write_here(self) -> Write | None:
+        """Write the only record handed over in the thread that calls, if ours has not begun with it.
+
+        For an owner that waits anyway: two changes of threads less, about 45 of 180 us. Records that need no sync are
+        left to the thread, which sees to it that they are synced later.
+        """
+        if self._is_resuming or self._broken:
+            return None
+        try:
+            job = self._jobs.get_nowait()
+        except Empty:
+            return None
+        if isinstance(job, bool) or not job.durable:
+            self._jobs.put(job)
+            return None
+        self._put(job)
+        return job
+
     def resume(self) -> None:
         """What was queued behind a failed record has been taken back; write again."""
+        self._is_resuming = True
         self._jobs.put(True)
 
     def stop(self) -> None:
@@ -96,6 +118,7 @@ class Writer:
                     self._sync(last_seq)
                     return
                 failed = False
+                self._is_resuming = False
             elif failed or self._broken:
                 job.skipped = True
                 self._report(job)
@@ -117,18 +140,23 @@ class Writer:
         return self._jobs.get(timeout=left_us / 1_000_000)
 
     def _write(self, job: Write) -> bool:
-        try:
-            job.position = self._journal.write(job.seq, job.operations, job.runs, job.block, job.durable)
-        except OSError as error:
-            job.error = error
+        self._put(job)
         self._report(job)
         return job.error is None
+
+    def _put(self, job: Write) -> None:
+        try:
+            with self._busy:
+                job.position = self._journal.write(job.seq, job.operations, job.runs, job.block, job.durable)
+        except OSError as error:
+            job.error = error
 
     def _sync(self, seq: int) -> None:
         if self._broken:
             return
         try:
-            self._journal.sync(seq)
+            with self._busy:
+                self._journal.sync(seq)
         except OSError as error:
             self._broken = True
             self._report(SyncFailure(error))

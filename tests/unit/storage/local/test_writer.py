@@ -96,3 +96,31 @@ def test_a_record_that_failed_does_not_count_as_synced(tmp_path: Path) -> None:
     desk.close()
     assert failed.error is not None
     assert desk.journal.synced_seq == 3
+
+
+def test_an_owner_that_waits_writes_a_durable_record_itself(tmp_path: Path) -> None:
+    journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
+    writer = Writer(journal, ManualClock(), lambda report: None)  # not started: nobody else takes the record
+    handed_over = Write(1, encode_put("t", b"k", b"v"), [], None, True)
+    writer.write(handed_over)
+
+    written = writer.write_here()
+
+    assert written is handed_over
+    assert written.position is not None
+    assert journal.synced_seq == 1
+    assert writer.write_here() is None
+    journal.close()
+
+
+def test_an_owner_that_waits_leaves_a_record_without_a_sync_to_the_thread(tmp_path: Path) -> None:
+    journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
+    writer = Writer(journal, ManualClock(), lambda report: None)
+    writer.write(Write(1, encode_put("t", b"k", b"v"), [], None, False))
+
+    assert writer.write_here() is None
+
+    writer.start()
+    writer.stop()
+    assert journal.synced_seq == 1
+    journal.close()
