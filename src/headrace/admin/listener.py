@@ -1,7 +1,7 @@
 """The port that HTTP clients connect to. What speaks HTTP is loaded when the first of them comes: see stack.py.
 
 The modules behind it weigh more than an idle broker. They are imported in a thread, so that the event loop goes on, and
-connections that come meanwhile are not read from until then.
+connections that come meanwhile wait.
 """
 
 import asyncio
@@ -119,16 +119,21 @@ class HttpListener:
 
 @final
 class _Newcomer(asyncio.Protocol):
-    """A connection that nobody reads from yet."""
+    """A connection that waits; the first bytes that come are kept, and then nothing more is read."""
 
     def __init__(self, listener: HttpListener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport | None = None
+        self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
-        self._transport.pause_reading()
         self._listener.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._transport is not None:
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -145,4 +150,6 @@ class _Newcomer(asyncio.Protocol):
         if transport is not None and not transport.is_closing():
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
-            transport.resume_reading()
+            if self._data:
+                transport.resume_reading()
+                protocol.data_received(self._data)
