@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.logging import RichHandler
 
+from headrace.admin.listener import HttpListener
+from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
 from headrace.core.broker import Broker
@@ -38,6 +40,7 @@ from headrace.version import __version__
 DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_HTTP_PORT: Final = 15672
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -55,6 +58,8 @@ class ServeSettings:
     host: str = DEFAULT_ADDRESS
     amqp: int | None = DEFAULT_AMQP_PORT
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
+    http: int | None = DEFAULT_HTTP_PORT
+    """Where the admin API, metrics and the dashboard are served, in the same way."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -144,7 +149,7 @@ class _Program:
         self._hosts: Hosts | None = None
         self._access: Access | None = None
         self._background = _Threads()
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener | HttpListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -184,13 +189,25 @@ class _Program:
 
     async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
+        assert self._hosts is not None
+        assert self._access is not None
         if self._settings.amqp is not None:
-            assert self._hosts is not None
-            assert self._access is not None
             server = Amqp091Server(self._hosts, self._access, __version__)
             listener = Listener(lambda: Amqp091Connection(server, self._clock))
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
+        if self._settings.http is not None:
+            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
+            await http.open(self._settings.host, self._settings.http)
+            self._listeners["http"] = http
+
+    def _trouble(self) -> str:
+        """Why nothing can be published now, "" when it can."""
+        if self._failure is not None or self._stop.is_set():
+            return "the broker stops"
+        held_up = [broker.topology.host for broker in self._brokers() if broker.is_held_up]
+        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
