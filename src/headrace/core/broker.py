@@ -458,6 +458,11 @@ class Broker:
         return self._flow.blocked
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether storage refuses what must be stored, so that publishers are refused until it takes it."""
+        return self._line.retry_at_us > 0
+
+    @property
     def on_flow(self) -> list[Callable[[bool], None]]:
         """Called with True when publishers must slow down, and with False when they may go on."""
         return self._flow.listeners
