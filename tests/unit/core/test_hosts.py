@@ -14,7 +14,19 @@ from headrace.core.hosts import Hosts
 from headrace.core.rights import Permission, TopicPermission
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.api import BINDINGS, EXCHANGES, HOSTS, PERMISSIONS, QUEUES, TOPIC_PERMISSIONS, Engine
+from headrace.storage.api import (
+    BINDINGS,
+    EXCHANGES,
+    HOSTS,
+    PERMISSIONS,
+    QUEUES,
+    RETAINED,
+    SESSIONS,
+    TOPIC_PERMISSIONS,
+    TRANSACTIONS,
+    Commit,
+    Engine,
+)
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.contents import contents
