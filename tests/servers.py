@@ -14,6 +14,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
+_ANY_PORTS = ("--amqp", "0", "--http", "0")
 
 
 class Server:
@@ -25,6 +26,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
+        self.http_port = 0
 
     def start(self) -> None:
         ready = self._directory / "ready.json"
@@ -32,7 +34,7 @@ class Server:
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "serve", "--amqp", "0", "--ready-file", str(ready), *where],
+                [sys.executable, "-m", "headrace", "serve", *_ANY_PORTS, "--ready-file", str(ready), *where],
                 stdout=log,
                 stderr=log,
             )
@@ -41,7 +43,8 @@ class Server:
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, "the server did not become ready"
             time.sleep(0.02)
-        self.port = json.loads(ready.read_text())["ports"]["amqp"]
+        ports = json.loads(ready.read_text())["ports"]
+        self.port, self.http_port = ports["amqp"], ports["http"]
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -65,6 +68,10 @@ class Server:
     @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
 
     @property
     def pid(self) -> int:

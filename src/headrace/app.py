@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.logging import RichHandler
 
+from headrace.admin.listener import HttpListener
+from headrace.admin.site import ADMINISTRATOR, Site, Visitor
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
 from headrace.core.properties import Codecs
@@ -37,6 +39,7 @@ from headrace.version import __version__
 DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # there is only the user guest yet, and guest comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_HTTP_PORT: Final = 15672
 _TICK_SECONDS: Final = 0.05
 _log: Final = logging.getLogger("headrace")
 
@@ -53,6 +56,8 @@ class ServeSettings:
     host: str = DEFAULT_ADDRESS
     amqp: int | None = DEFAULT_AMQP_PORT
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
+    http: int | None = DEFAULT_HTTP_PORT
+    """Where the admin API, metrics and the dashboard are served, in the same way."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -97,6 +102,12 @@ def is_guest(login: Login) -> bool:
     return login.is_loopback and login.user == "guest" and login.password == b"guest"
 
 
+async def sign_in_guest(user: str, password: bytes, is_loopback: bool) -> Visitor | None:
+    """The same over HTTP; guest may do everything."""
+    is_right = is_guest(Login(user, password, is_loopback))
+    return Visitor(user, frozenset({ADMINISTRATOR})) if is_right else None
+
+
 def log_to_stderr() -> None:
     """Send the log to stderr: in colour for people, a line each for files and pipes."""
     handler: logging.Handler = logging.StreamHandler()
@@ -122,7 +133,7 @@ class _Program:
         self._opener = opener
         self._engine: Engine | None = None
         self._brokers: dict[str, Broker] = {}
-        self._listeners: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener | HttpListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -164,6 +175,18 @@ class _Program:
             listener = Listener(lambda: Amqp091Connection(server, self._clock))
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
+        if self._settings.http is not None:
+            site = Site(self._brokers, sign_in_guest, self._trouble, self._clock, __version__)
+            http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
+            await http.open(self._settings.host, self._settings.http)
+            self._listeners["http"] = http
+
+    def _trouble(self) -> str:
+        """Why nothing can be published now, "" when it can."""
+        if self._failure is not None or self._stop.is_set():
+            return "the broker stops"
+        held_up = [name for name, broker in self._brokers.items() if broker.is_held_up]
+        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""

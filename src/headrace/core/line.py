@@ -49,6 +49,7 @@ class Line:
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
         self._pumps: dict[Queue, None] = {}
+        self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self.retry_at_us = 0
         """When to try again what could not be stored; 0 when nothing waits for that."""
@@ -59,6 +60,11 @@ class Line:
             self._scheduled = True
             self._schedule(self.flush)
         return self.turn
+
+    def at_flush(self, call: Callable[[], None]) -> None:
+        """Have something called when this turn is flushed, before anything else is done for it."""
+        self._at_flush.append(call)
+        self.open()
 
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
@@ -127,6 +133,10 @@ class Line:
     def flush(self) -> None:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
         self._scheduled = False
+        if self._at_flush:
+            calls, self._at_flush = self._at_flush, []
+            for call in calls:
+                call()
         now_us = self._clock.now_us()
         pumps, self._pumps = self._pumps, {}
         for queue in pumps:
