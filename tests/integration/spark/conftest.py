@@ -41,15 +41,13 @@ class Directory:
         self.engine.close()
         self.engine = self._open()
 
-    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0, **more: int) -> None:
+    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
         """Messages `<queue> <number>`, a second apart."""
         source = Source(topic)
         at = self._next.get(queue, 0)
         self._next[queue] = at + count
         payloads = [f"{queue} {number}".encode().ljust(size, b".") for number in range(at, at + count)]
-        messages = [
-            Message(source, payload, START_US + number * SECOND, **more) for number, payload in enumerate(payloads, at)
-        ]
+        messages = [Message(source, payload, START_US + number * SECOND) for number, payload in enumerate(payloads, at)]
         self.commit(lambda commit: commit.append(queue, messages))
 
     def commit(self, *changes: object) -> None:

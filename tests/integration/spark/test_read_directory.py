@@ -38,11 +38,11 @@ def test_a_queue_is_a_table_with_all_that_its_messages_say(spark: SparkSession, 
     assert row.asDict() == {
         "queue": "orders",
         "offset": 0,
-        "timestamp": datetime(2026, 1, 1),  # noqa: DTZ001
+        "timestamp": datetime(2026, 1, 1),
         "topic": "orders/paid",
         "routing_key": "orders/paid",
         "payload": b"paid",
-        "expires_at": datetime(2026, 1, 1, 0, 0, 1),  # noqa: DTZ001
+        "expires_at": datetime(2026, 1, 1, 0, 0, 1),
         "priority": 7,
         "content_type": "text/plain",
         "headers": {"tenant": "a", "n": "5", "ok": "true", "price": "1.50"},

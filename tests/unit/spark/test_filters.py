@@ -83,7 +83,7 @@ def test_what_is_not_understood_is_left_to_spark() -> None:
         StringContains(TOPIC, "x"),
         EqualTo(("priority",), 3),
         EqualTo(OFFSET, "3"),
-        GreaterThan(TIME, datetime(2026, 1, 1)),  # noqa: DTZ001
+        GreaterThan(TIME, datetime(2026, 1, 1)),
         EqualTo(("headers", "topic"), "a"),
         EqualTo(TOPIC, 5),
     ]
