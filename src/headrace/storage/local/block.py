@@ -142,9 +142,7 @@ class Block:
         body = self.body
         sources = self.sources()
         times = self._longs(0, start, stop)
-        if self._payload_at is None:
-            self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
-        at = self._payload_at
+        at = self.payload_bounds()
         low = self.at_payloads
         payloads = [body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
         if not self.columns:
@@ -157,9 +155,7 @@ class Block:
         properties = self._properties(start, stop)
         priority = self.priorities(start, stop)
         expires = self.expires(start, stop)
-        not_before: Sequence[int] = bytes(rows)
-        if self.columns & NOT_BEFORE:
-            not_before = self._longs(self.at_not_before, start, stop)
+        not_before = self.not_before(start, stop)
         return [
             Message(
                 sources[index[i]],
@@ -172,6 +168,35 @@ class Block:
             )
             for i in range(rows)
         ]
+
+    @property
+    def payload_bytes(self) -> int:
+        """All payloads together."""
+        fields: tuple[int, ...] = _HEADER.unpack(self.header)[12:]
+        return fields[0]
+
+    def payload_bounds(self) -> "array[int]":
+        """Where each payload starts among the payloads, and where the last one ends."""
+        if self._payload_at is None:
+            self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
+        return self._payload_at
+
+    def source_index(self) -> "array[int] | None":
+        """Which source each message has; None when all have the first."""
+        return self._ints(self.at_source_index, 0, self.count) if self.columns & SOURCE_INDEX else None
+
+    def not_before(self, start: int, stop: int) -> Sequence[int]:
+        """When each of these rows may be delivered, in microseconds; 0 for at once."""
+        if self.columns & NOT_BEFORE:
+            return self._longs(self.at_not_before, start, stop)
+        return bytes(stop - start)
+
+    def with_expiry(self, expires: "array[int]") -> "Block":
+        """The same messages with these times of expiry."""
+        columns = self.columns | EXPIRES
+        body = b"".join([self.body[: self.at_expires], expires.tobytes(), self.body[self.at_not_before :]])
+        fields = _HEADER.unpack(self.header)
+        return _sealed((fields[2], columns, len(body), *fields[5:]), body)
 
     def expires(self, start: int, stop: int) -> Sequence[int]:
         """When each of these rows expires, in microseconds; 0 for never."""

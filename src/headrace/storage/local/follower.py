@@ -349,7 +349,7 @@ class Follower:
 def _extend(log: FollowedLog, path: str, at: int, record: Record, base: int, stop: int) -> None:
     """Note that the record at this position appends these offsets."""
     end = at + record.length
-    max_time_us = record.block.max_time_us if record.block is not None else 0
+    max_time_us = max([block.max_time_us for block in record.blocks])
     last = log.stretches[-1] if log.stretches else None
     if last is not None and last.path == path and last.end == at and end - last.start <= STRETCH_BYTES:
         last.end = end

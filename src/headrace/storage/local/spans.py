@@ -94,9 +94,6 @@ class SpanReader:
 
 def _rows_of(record: Record, log_id: int) -> Iterator[Rows]:
     """The rows that a record appends to a log, with the offset of the first of each."""
-    block = record.block
-    row = 0
-    for run_id, count, base in record.runs:
-        if run_id == log_id and block is not None:
+    for run_id, count, base, block, row in record.appends():
+        if run_id == log_id:
             yield base, block, row, row + count
-        row += count
