@@ -29,6 +29,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091, MQTT5
+from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
@@ -67,6 +68,8 @@ class ServeSettings:
     """Where MQTT clients are served, in the same way."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
+    coap: int | None = None
+    """Where CoAP clients publish, in the same way."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -122,6 +125,15 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
+    """Raises Unavailable where aiocoap is not installed."""
+    try:
+        from headrace.protocols.coap.endpoint import Endpoint
+    except ImportError as error:
+        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+    return Endpoint(hosts, access, clock)
+
+
 @final
 class _Threads(Background):
     """A few threads for passwords, started when the first is checked."""
@@ -157,7 +169,7 @@ class _Program:
         self._access: Access | None = None
         self._background = _Threads()
         self._mqtt: MqttServer | None = None
-        self._listeners: dict[str, Listener | HttpListener] = {}
+        self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -215,6 +227,10 @@ class _Program:
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
+        if self._settings.coap is not None:
+            coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
+            await coap.open(self._settings.host, self._settings.coap)
+            self._listeners["coap"] = coap
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

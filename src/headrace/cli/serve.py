@@ -45,6 +45,7 @@ def serve(
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
+    coap: Annotated[str, typer.Option(metavar="PORT", help="Where CoAP clients publish (UDP), likewise.")] = "off",
     ready_file: Annotated[
         Path | None, typer.Option(help="Write pid, data directory and ports here, as JSON, once it serves.")
     ] = None,
@@ -60,6 +61,7 @@ def serve(
         amqp=port("--amqp", amqp),
         mqtt=port("--mqtt", mqtt),
         http=port("--http", http),
+        coap=port("--coap", coap),
     )
     try:
         serve_app(settings, Console())
