@@ -111,6 +111,10 @@ class Client(Subscriber):
         properties.texts[REASON_STRING] = text
         return properties
 
+    def begin_publishing(self) -> None:
+        """It is one of those from now on who wait when the broker has too much in hand."""
+        self.host.add_publisher(self._connection)
+
     def refuse(self, error: ProtocolError) -> None:
         """End the connection for a reason."""
         self._connection.end(error)

@@ -3,12 +3,14 @@
 from typing import Final, final
 
 from headrace.core.account import Account
+from headrace.core.publisher import Publisher
 from headrace.errors import HeadraceError, ProtocolError
+from headrace.model import MQTT5
 from headrace.net.connection import BY_BROKER, Handler, Wire
 from headrace.protocols.mqtt.client import Client
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect
-from headrace.protocols.mqtt.handshake import Handshake
+from headrace.protocols.mqtt.handshake import PROTOCOL, Handshake
 from headrace.protocols.mqtt.packets import (
     PUBACK,
     PUBCOMP,
@@ -26,7 +28,7 @@ from headrace.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
-from headrace.protocols.mqtt.publishing import Publisher
+from headrace.protocols.mqtt.publishing import Inbox
 from headrace.protocols.mqtt.reasons import (
     ADMINISTRATIVE_ACTION,
     KEEP_ALIVE_TIMEOUT,
@@ -51,9 +53,9 @@ class Connection(Handler):
         "_decoder",
         "_handshake",
         "_held",
+        "_inbox",
         "_is_ending",
         "_is_paused",
-        "_publisher",
         "_server",
         "_wire",
     )
@@ -65,7 +67,7 @@ class Connection(Handler):
         self._handshake: Handshake | None = None
         self._client: Client | None = None
         self._account: Account | None = None
-        self._publisher: Publisher | None = None
+        self._inbox: Inbox | None = None
         self._held: list[Packet] = []
         """What came while the login was being checked."""
         self._is_ending = False
@@ -128,17 +130,17 @@ class Connection(Handler):
         for packet in packets:
             if self._is_ending:
                 return
-            publisher = self._publisher
-            if publisher is None:
+            inbox = self._inbox
+            if inbox is None:
                 self._begin(packet)
             elif isinstance(packet, Publish):
-                publisher.publish(packet, now_us)
+                inbox.publish(packet, now_us)
             elif isinstance(packet, Acknowledgement):
                 self._acknowledge(packet)
             else:
                 self._take(packet)
-        if self._publisher is not None and self._publisher.published:
-            self._meter(self._publisher)
+        if self._inbox is not None and self._inbox.published:
+            self._meter(self._inbox)
 
     def _begin(self, packet: Packet) -> None:
         """Before the connection is open: CONNECT, then nothing is done until the login is checked."""
@@ -171,10 +173,11 @@ class Connection(Handler):
         self._client = client = Client(self, wire, host, self._server, connect)
         host.add(self, account)
         self._decoder.max_packet_bytes = self._server.limits.max_packet_bytes
-        will = handshake.will(rights)
+        publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
+        will = handshake.will(publisher)
         lifetime_s = handshake.lifetime_s
         _, was_there = host.broker.sessions.connect(connect.client_id, connect.clean_start, lifetime_s, client, will)
-        self._publisher = Publisher(client, account, rights)
+        self._inbox = Inbox(client, account, rights, publisher)
         self._handshake = None
         handshake.answer(was_there)
         wire.watch(handshake.keep_alive_s * 1.5)
@@ -183,13 +186,13 @@ class Connection(Handler):
             resume(client)
 
     def _take(self, packet: Packet) -> None:
-        client, publisher = self._client, self._publisher
+        client, inbox = self._client, self._inbox
         assert client is not None
-        assert publisher is not None
+        assert inbox is not None
         if isinstance(packet, PingRequest):
             client.wire.send(PING_RESPONSE)
         elif isinstance(packet, Subscribe):
-            subscribe(client, packet, publisher.rights)
+            subscribe(client, packet, inbox.rights)
         elif isinstance(packet, Unsubscribe):
             unsubscribe(client, packet)
         elif isinstance(packet, Disconnect):
@@ -198,16 +201,16 @@ class Connection(Handler):
             raise ProtocolError(PROTOCOL_ERROR, "AUTH: the connection was made without an authentication method")
 
     def _acknowledge(self, packet: Acknowledgement) -> None:
-        client, publisher = self._client, self._publisher
+        client, inbox = self._client, self._inbox
         assert client is not None
-        assert publisher is not None
+        assert inbox is not None
         kind = packet.kind
         if kind == PUBACK:
             client.outbox.acknowledged(packet.packet_id)
         elif kind == PUBREC:
             client.outbox.received(packet.packet_id, packet.reason)
         elif kind == PUBREL:
-            publisher.released(packet.packet_id)
+            inbox.released(packet.packet_id)
         elif kind == PUBCOMP:
             client.outbox.completed(packet.packet_id)
 
@@ -239,7 +242,7 @@ class Connection(Handler):
         code = error.code if isinstance(error, ProtocolError) else PROTOCOL_ERROR
         version = self._decoder.version
         reasons = client.reasons(str(error)) if client is not None else self._reasons(str(error))
-        if self._publisher is not None:
+        if self._inbox is not None:
             goodbye = encode_disconnect(version, code, reasons)
         else:
             goodbye = encode_connack(version, False, code, reasons) if version else b""
@@ -267,9 +270,9 @@ class Connection(Handler):
         client.host.remove(self, account)
         account.disconnect()
 
-    def _meter(self, publisher: Publisher) -> None:
+    def _meter(self, inbox: Inbox) -> None:
         """A user that sends more than it may is not heard for a while."""
-        messages, publisher.published = publisher.published, 0
+        messages, inbox.published = inbox.published, 0
         assert self._account is not None
         assert self._wire is not None
         pause_us = self._account.spend(messages, self._server.clock.monotonic_us())

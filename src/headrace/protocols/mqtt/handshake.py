@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.account import Account
 from headrace.core.envelope import Envelope
 from headrace.core.logins import Admit, Login
+from headrace.core.publisher import Publisher
 from headrace.core.rights import Rights
 from headrace.core.session import FOREVER, Will
-from headrace.core.topics import check_topic
 from headrace.core.topology import DEFAULT_HOST
 from headrace.core.users import GUEST
 from headrace.errors import AccessRefused, ProtocolError, Refused
@@ -24,7 +24,6 @@ from headrace.protocols.mqtt.property_list import (
     TOPIC_ALIAS_MAXIMUM,
     PropertyList,
 )
-from headrace.protocols.mqtt.publishing import PROTOCOL
 from headrace.protocols.mqtt.reasons import (
     BAD_AUTHENTICATION_METHOD,
     BAD_USER_NAME_OR_PASSWORD,
@@ -39,6 +38,7 @@ from headrace.protocols.mqtt.server import Host, Server
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
 
+PROTOCOL: Final = "mqtt"
 _MOST: Final = 65_535
 _ASSIGNED_PREFIX: Final = "auto-"
 _FOREVER: Final = 0xFFFF_FFFF
@@ -114,14 +114,13 @@ class Handshake:
             )
         return host, rights
 
-    def will(self, rights: Rights) -> Will | None:
+    def will(self, publisher: Publisher) -> Will | None:
         """What is to be published when the client is lost. Raises ProtocolError when it may not be."""
         will = self.connect.will
         if will is None:
             return None
         try:
-            check_topic(will.topic)
-            rights.check_topic_publish(will.topic, self.connect.client_id)
+            publisher.check(will.topic)
         except AccessRefused as error:
             raise ProtocolError(NOT_AUTHORIZED, f"the will: {error}") from error
         except Refused as error:

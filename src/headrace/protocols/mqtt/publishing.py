@@ -5,11 +5,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.account import Account
-from headrace.core.address import Address, is_address, parse_address
-from headrace.core.rights import PLAIN_TOPICS, Rights
-from headrace.core.topics import quoted
-from headrace.errors import AccessRefused, HeadraceError, ProtocolError
-from headrace.model import MQTT5, Message, Source
+from headrace.core.address import QUEUE_PREFIX, parse_address
+from headrace.core.publisher import Publisher
+from headrace.core.rights import Rights
+from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocols.mqtt.encoding import encode_acknowledgement
 from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish
 from headrace.protocols.mqtt.reasons import (
@@ -25,29 +24,13 @@ from headrace.protocols.mqtt.settling import settle
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.client import Client
 
-PROTOCOL: Final = "mqtt"
-_MAX_WAYS: Final = 1024
 _PUBACK: Final = PUBACK << 12 | 2
 """The first two bytes of a PUBACK that says nothing but which."""
 
 
 @final
-class Way:
-    """Where a client publishes to: looked up for every message, so worked out once."""
-
-    __slots__ = ("name", "source", "verb")
-
-    def __init__(self, source: Source, name: str, verb: Address | None) -> None:
-        self.source = source
-        self.name = name
-        """What the user must be allowed to write to."""
-        self.verb = verb
-        """Set when nothing is published there: messages to it settle others."""
-
-
-@final
-class Publisher:
-    """The publishing side of a client."""
+class Inbox:
+    """What one client publishes."""
 
     __slots__ = (
         "_account",
@@ -57,19 +40,22 @@ class Publisher:
         "_due",
         "_expected",
         "_finishing",
+        "_is_known",
+        "_publisher",
         "_said",
-        "_ways",
         "published",
         "rights",
     )
 
-    def __init__(self, client: "Client", account: Account, rights: Rights) -> None:
+    def __init__(self, client: "Client", account: Account, rights: Rights, publisher: Publisher) -> None:
         self._client = client
         self._account = account
+        self._publisher = publisher
         self.rights = rights
         self.published = 0
         """How many messages came since this was last looked at; counted for users with limits only."""
-        self._ways: dict[str, Way] = {}
+        self._is_known = False
+        """Whether it is known that this client publishes."""
         self._expected: deque[tuple[int, int, int]] = deque()
         """Packet identifier, QoS and reason of what core will confirm, in order."""
         self._said: dict[int, str] = {}
@@ -94,36 +80,45 @@ class Publisher:
             most = client.limits.receive_maximum
             if self._due + len(session.taken) >= most and client.version == V5:  # MQTT 5 [MQTT-3.3.4-9]
                 raise ProtocolError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {most} messages are not acknowledged")
+        if not self._is_known:
+            self._is_known = True
+            client.begin_publishing()
+        client.host.counters.received += 1
         try:
-            way = self._ways.get(packet.topic)
-            if way is None or self.rights.topics or way.name not in self.rights.writable:
-                way = self._way(packet.topic)
-            client.host.counters.received += 1
             if self._account.is_metered:
                 self.published += 1
-                self._account.check_size(len(packet.payload))
-            if way.verb is not None:
-                settle(client, way.verb, packet.properties.user)
+            if packet.topic.startswith(QUEUE_PREFIX) and "/$" in packet.topic and self._settles(packet):
                 self._answer(packet, SUCCESS)
             else:
-                self._publish(packet, way.source, now_us)
+                self._publish(packet, now_us)
         except HeadraceError as error:
             self._refuse(packet, error)
 
-    def _publish(self, packet: Publish, source: Source, now_us: int) -> None:
-        client = self._client
+    def _publish(self, packet: Publish, now_us: int) -> None:
         said = packet.properties
-        expires_us = 0
-        if said.expiry_seconds is not None:
-            expires_us = now_us + said.expiry_seconds * 1_000_000
-        message = Message(source, packet.payload, now_us, said.raw, 0, expires_us)
-        broker = client.host.broker
         qos = packet.qos
-        if not qos:
-            broker.publish_topic(message, None, 0, packet.retain, client.session)
-            return
-        count = broker.publish_topic(message, self._confirm, qos, packet.retain, client.session)
-        self._expect(packet, SUCCESS if count else NO_MATCHING_SUBSCRIBERS)
+        count = self._publisher.publish(
+            packet.topic,
+            packet.payload,
+            now_us,
+            said.raw,
+            said.expiry_seconds,
+            qos,
+            packet.retain,
+            self._confirm if qos else None,
+            self._client.session,
+        )
+        if qos:
+            self._expect(packet, SUCCESS if count else NO_MATCHING_SUBSCRIBERS)
+
+    def _settles(self, packet: Publish) -> bool:
+        """Do what an address with a verb asks for; False when it has none. Raises AccessRefused, Refused."""
+        address = parse_address(packet.topic)
+        if not address.verb:
+            return False
+        self.rights.check_topic_publish(packet.topic, self._client.client_id)
+        settle(self._client, address, packet.properties.user)
+        return True
 
     def _expect(self, packet: Publish, reason: int) -> None:
         """Core will confirm this one in its turn; then it is answered."""
@@ -133,22 +128,6 @@ class Publisher:
             self._due += 1
         elif reason < FAILURE and session is not None:
             self._client.host.broker.sessions.take(session, packet.packet_id)
-
-    def _way(self, topic: str) -> Way:
-        """Where this topic leads. Raises AccessRefused, Refused for an address that is none."""
-        if topic[0] == "$" and not is_address(topic):
-            raise AccessRefused(f"{quoted(topic)} cannot be published to: topics with '$' are the broker's own")
-        self.rights.check_topic_publish(topic, self._client.client_id)
-        way = self._ways.get(topic)
-        if way is None:
-            address = parse_address(topic) if is_address(topic) else None
-            name = PLAIN_TOPICS if address is None else address.queue
-            verb = address if address is not None and address.verb else None
-            way = Way(Source(topic, "", self._client.client_id, PROTOCOL, MQTT5), name, verb)
-            if len(self._ways) >= _MAX_WAYS:
-                self._ways.clear()
-            self._ways[topic] = way
-        return way
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -164,18 +143,22 @@ class Publisher:
             reason, said = code_of_publish(error), str(error)
         else:
             said = self._said.pop(number, "") if self._said else ""
-        if reason >= FAILURE:
-            self._tell_refusal(number, qos, reason, said)
-        elif qos == 1 and (not reason or client.version != V5):
+        if qos == 1 and (not reason or (reason < FAILURE and client.version != V5)):
             if not self._acked:
                 client.wire.before_flush(self._send_acks)
             self._acked.append(number)
+            return
+        self._send_acks()
+        if reason >= FAILURE:
+            self._tell_refusal(number, qos, reason, said)
         else:
             kind = PUBACK if qos == 1 else PUBREC
             client.wire.send(encode_acknowledgement(client.version, kind, number, reason))
 
     def _send_acks(self) -> None:
-        """All plain PUBACKs of this turn, in one piece: 0.1 us each."""
+        """All plain PUBACKs so far, in one piece: 0.1 us each."""
+        if not self._acked:
+            return
         numbers, self._acked = self._acked, []
         fields = [field for number in numbers for field in (_PUBACK, number)]
         self._client.wire.send(struct.pack(f">{len(fields)}H", *fields))
