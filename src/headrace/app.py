@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
+from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
@@ -47,6 +49,7 @@ DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, 
 DEFAULT_AMQP_PORT: Final = 5672
 DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_HTTP_PORT: Final = 15672
+_STAGED_BYTES: Final = 16 << 30
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -223,7 +226,7 @@ class _Program:
             await listener.open(self._settings.host, self._settings.mqtt)
             self._listeners["mqtt"] = listener
         if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__, self._staging())
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
@@ -231,6 +234,12 @@ class _Program:
             coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
             await coap.open(self._settings.host, self._settings.coap)
             self._listeners["coap"] = coap
+
+    def _staging(self) -> StagingArea:
+        """Where bulk writes wait for their commit: with the data, or where temporary files are."""
+        data = self._settings.data
+        root = data / "staging" if data is not None else Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
+        return StagingArea(root, _STAGED_BYTES)
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

@@ -3,7 +3,7 @@
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
-from headrace.admin import health, publishing
+from headrace.admin import bulk, health, publishing
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
 from headrace.admin.problems import on_failure, on_http_error, on_refusal
@@ -18,7 +18,7 @@ def application(site: Site, contributions: list[Contribute]) -> Starlette:
     A room outside gives `app.py` a function that returns its routes; those look after logins themselves.
     """
     pages = Pages(site)
-    routes = [*health.routes(site), *publishing.routes(pages)]
+    routes = [*health.routes(site), *bulk.routes(pages), *publishing.routes(pages)]
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}

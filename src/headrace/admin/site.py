@@ -10,6 +10,7 @@ from headrace.core.account import Account
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
 from headrace.core.users import ADMINISTRATOR
+from headrace.storage.local.staging import StagingArea
 
 ANYBODY = ""
 """No tag at all: every user may."""
@@ -46,13 +47,17 @@ Trouble = Callable[[], str]
 class Site:
     """The broker as the HTTP side sees it."""
 
-    def __init__(self, hosts: Hosts, access: Access, trouble: Trouble, clock: Clock, version: str) -> None:
+    def __init__(
+        self, hosts: Hosts, access: Access, trouble: Trouble, clock: Clock, version: str, staging: StagingArea
+    ) -> None:
         self.hosts = hosts
         self.access = access
         self.trouble = trouble
         self.clock = clock
         self.version = version
         self.started_us = clock.now_us()
+        self.staging = staging
+        """Where messages wait that are written in bulk and not committed yet."""
 
     async def sign_in(self, login: Login) -> Visitor | None:
         """Who that user is; None when the login is wrong."""

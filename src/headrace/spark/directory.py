@@ -60,8 +60,8 @@ class Directory(Place):
         names = list(partition.schema.names)
         frame = Frame(partition.queue, names, read_properties)
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for _, block, first, last in self._rows(partition):
-            batch = partition.filters.rows(batch_of_block(block, first, last, stored))
+        for base, block, first, last in self._rows(partition):
+            batch = partition.filters.rows(batch_of_block(block, first, last, stored, base))
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
 

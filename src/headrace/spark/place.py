@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.errors import NotFound, Refused
+from headrace.errors import NotFound
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
 
@@ -99,4 +99,6 @@ def open_place(options: ReadOptions) -> Place:
         from headrace.spark.directory import Directory
 
         return Directory(options)
-    raise Refused(f"{options.server.host} cannot be read from; set option url to the path of a data directory")
+    from headrace.spark.broker import BrokerPlace
+
+    return BrokerPlace(options)

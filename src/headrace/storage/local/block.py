@@ -117,6 +117,11 @@ class Block:
         return HEADER_BYTES + len(self.body)
 
     @property
+    def crc(self) -> int:
+        """The checksum of the header's rest and the body."""
+        return int.from_bytes(self.header[4:8], "little")
+
+    @property
     def next(self) -> int:
         """The offset behind the last message."""
         return self.base + self.count
@@ -278,6 +283,63 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     fields = (
         VERSION, columns, len(body), len(messages), len(table), base, times[0], max(times),
         len(source_table), properties_bytes, payload_at[-1],
+    )  # fmt: skip
+    return _sealed(fields, body)
+
+
+@final
+class Columns:
+    """The columns of a block as bytes; b"" for those that it does not have. Times are microseconds, as stored."""
+
+    __slots__ = (
+        "expires",
+        "not_before",
+        "payload_at",
+        "payloads",
+        "priority",
+        "properties",
+        "properties_at",
+        "source_index",
+    )
+
+    def __init__(self, payload_at: bytes, payloads: bytes) -> None:
+        self.payload_at = payload_at
+        self.payloads = payloads
+        self.expires = b""
+        self.not_before = b""
+        self.source_index = b""
+        self.properties_at = b""
+        self.properties = b""
+        self.priority = b""
+
+
+def assemble_block(count: int, time_us: int, sources: Sequence[Source], columns: Columns) -> Block:
+    """A block of columns that are encoded already, all of the same time. Raises Refused when it cannot be one."""
+    try:
+        table = _encode_sources(dict.fromkeys(sources, 0))
+    except (struct.error, UnicodeEncodeError) as error:
+        raise Refused(f"messages cannot be stored: {error}") from error
+    present = (
+        (EXPIRES, columns.expires),
+        (NOT_BEFORE, columns.not_before),
+        (SOURCE_INDEX, columns.source_index),
+        (PROPERTIES, columns.properties_at),
+        (0, columns.payload_at),
+        (PRIORITY, columns.priority),
+        (0, table),
+        (0, columns.properties),
+        (0, columns.payloads),
+    )
+    parts: list[bytes] = [array("q", [time_us]).tobytes() * count]
+    flags = 0
+    for flag, column in present:
+        if column:
+            flags |= flag
+            _pad(parts, column)
+    body = b"".join(parts)
+    fields = (
+        VERSION, flags, len(body), count, len(sources), 0, time_us, time_us, len(table), len(columns.properties),
+        len(columns.payloads),
     )  # fmt: skip
     return _sealed(fields, body)
 
