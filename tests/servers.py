@@ -79,6 +79,10 @@ class Server:
         return (self._directory / "server.log").read_text()
 
     @property
+    def mqtt_port(self) -> int:
+        return self.ports["mqtt"]
+
+    @property
     def url(self) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
