@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
-_ANY_PORTS = ("--amqp", "0", "--mqtt", "0", "--http", "0")
+_ANY_PORTS = ("--amqp", "0", "--http", "0")
 
 
 class Server:
@@ -31,7 +31,8 @@ class Server:
         self.http_port = 0
         self.ports: dict[str, int] = {}
 
-    def start(self) -> None:
+    def start(self, mqtt_port: int = 0) -> None:
+        """Start it; on any free ports, unless clients are to find MQTT where it was."""
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
@@ -46,6 +47,8 @@ class Server:
                     "--ready-file",
                     str(ready),
                     *where,
+                    "--mqtt",
+                    str(mqtt_port),
                     *self._options,
                 ],
                 stdout=log,
