@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.logging import RichHandler
 
-from headrace.admin.listener import HttpListener
+from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
@@ -29,6 +29,7 @@ from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091
 from headrace.net.listener import Listener
+from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
@@ -40,7 +41,9 @@ from headrace.version import __version__
 DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_AMQPS_PORT: Final = 5671
 DEFAULT_HTTP_PORT: Final = 15672
+DEFAULT_HTTPS_PORT: Final = 15671
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -60,6 +63,10 @@ class ServeSettings:
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
+    tls: TlsFiles | None = None
+    """The certificate of the listeners below, which there are only with one."""
+    amqps: int | None = None
+    https: int | None = None
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -149,6 +156,7 @@ class _Program:
         self._hosts: Hosts | None = None
         self._access: Access | None = None
         self._background = _Threads()
+        self._tls: Tls | None = None
         self._listeners: dict[str, Listener | HttpListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
@@ -158,7 +166,10 @@ class _Program:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         started_us = self._clock.monotonic_us()
+        if self._settings.tls is not None:
+            self._tls = Tls(self._settings.tls)
         engine = self._engine = self._opener(self._settings.data, lambda: self._wake(loop))
         try:
             self._open_hosts(engine, loop)
@@ -191,16 +202,33 @@ class _Program:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         assert self._hosts is not None
         assert self._access is not None
-        if self._settings.amqp is not None:
-            server = Amqp091Server(self._hosts, self._access, __version__)
-            listener = Listener(lambda: Amqp091Connection(server, self._clock))
-            await listener.open(self._settings.host, self._settings.amqp)
-            self._listeners["amqp"] = listener
-        if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
-            http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
-            await http.open(self._settings.host, self._settings.http)
-            self._listeners["http"] = http
+        settings = self._settings
+        server = Amqp091Server(self._hosts, self._access, __version__)
+        for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
+            await self._open(name, Listener(lambda: Amqp091Connection(server, self._clock)), port)
+        site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+        routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
+        for name, port in (("http", settings.http), ("https", settings.https)):
+            await self._open(name, HttpListener(site, routes), port)
+
+    async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
+        """Open a listener if it was asked for; those whose names end in `s` speak TLS."""
+        if port is not None:
+            tls = self._tls.context if self._tls is not None and name.endswith("s") else None
+            await listener.open(self._settings.host, port, tls)
+            self._listeners[name] = listener
+
+    def _reload(self) -> None:
+        """SIGHUP: read again what can change while the broker serves, which is the certificate."""
+        if self._tls is None:
+            _log.info("there is no certificate to read again")
+            return
+        try:
+            self._tls.reload()
+        except Unavailable as error:
+            _log.error("the certificate stays as it was: %s", error)
+        else:
+            _log.info("the certificate was read again; connections from now on get it")
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
