@@ -123,7 +123,7 @@ def raise_file_limit() -> None:
 
 
 @final
-class _Threads(Background):
+class Threads(Background):
     """A few threads for passwords, started when the first is checked."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class _Program:
         self._engine: Engine | None = None
         self._hosts: Hosts | None = None
         self._access: Access | None = None
-        self._background = _Threads()
+        self._background = Threads()
         self._tls: Tls | None = None
         self._listeners: dict[str, Listener | HttpListener] = {}
         self._stop = asyncio.Event()
