@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
-_ANY_PORTS = ("--amqp", "0", "--http", "0")
+_ANY_PORTS = ("--amqp", "0", "--mqtt", "0", "--http", "0")
 
 
 class Server:
@@ -23,8 +23,8 @@ class Server:
 
     def __init__(self, directory: Path, in_memory: bool = False, options: Sequence[str] = ()) -> None:
         self._directory = directory
-        self._in_memory = in_memory
         self._options = options
+        self._in_memory = in_memory
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0

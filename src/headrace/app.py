@@ -24,15 +24,20 @@ from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
+from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091
+from headrace.model import AMQP091, MQTT5
+from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.mqtt.connection import Connection as MqttConnection
+from headrace.protocols.mqtt.properties import Mqtt5Codec
+from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
@@ -42,6 +47,8 @@ DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
 DEFAULT_AMQPS_PORT: Final = 5671
+DEFAULT_MQTT_PORT: Final = 1883
+DEFAULT_MQTTS_PORT: Final = 8883
 DEFAULT_HTTP_PORT: Final = 15672
 DEFAULT_HTTPS_PORT: Final = 15671
 _TICK_SECONDS: Final = 0.05
@@ -61,11 +68,16 @@ class ServeSettings:
     host: str = DEFAULT_ADDRESS
     amqp: int | None = DEFAULT_AMQP_PORT
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
+    mqtt: int | None = DEFAULT_MQTT_PORT
+    """Where MQTT clients are served, in the same way."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
+    coap: int | None = None
+    """Where CoAP clients publish, in the same way."""
     tls: TlsFiles | None = None
     """The certificate of the listeners below, which there are only with one."""
     amqps: int | None = None
+    mqtts: int | None = None
     https: int | None = None
 
 
@@ -122,6 +134,15 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
+    """Raises Unavailable where aiocoap is not installed."""
+    try:
+        from headrace.protocols.coap.endpoint import Endpoint
+    except ImportError as error:
+        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+    return Endpoint(hosts, access, clock)
+
+
 @final
 class Threads(Background):
     """A few threads for passwords, started when the first is checked."""
@@ -157,7 +178,8 @@ class _Program:
         self._access: Access | None = None
         self._background = Threads()
         self._tls: Tls | None = None
-        self._listeners: dict[str, Listener | HttpListener] = {}
+        self._mqtt: MqttServer | None = None
+        self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -188,6 +210,7 @@ class _Program:
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(MQTT5, Mqtt5Codec())
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
@@ -202,14 +225,22 @@ class _Program:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         assert self._hosts is not None
         assert self._access is not None
-        settings = self._settings
-        server = Amqp091Server(self._hosts, self._access, __version__)
+        hosts, access, settings = self._hosts, self._access, self._settings
+        server = Amqp091Server(hosts, access, __version__)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
             await self._open(name, Listener(lambda: Amqp091Connection(server, self._clock)), port)
-        site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+        mqtt = MqttServer(hosts, access, self._clock, __version__)
+        if settings.mqtt is not None or settings.mqtts is not None:
+            self._mqtt = mqtt
+        for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
+            await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
+        site = Site(hosts, access, self._trouble, self._clock, __version__)
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(site, routes), port)
+        if settings.coap is not None:
+            coap = self._listeners["coap"] = DatagramListener(_coap_endpoint(hosts, access, self._clock))
+            await coap.open(settings.host, settings.coap)
 
     async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
         """Open a listener if it was asked for; those whose names end in `s` speak TLS."""
@@ -249,6 +280,8 @@ class _Program:
         while not self._stop.is_set():
             for broker in self._brokers():
                 broker.tick()
+            if self._mqtt is not None:
+                self._mqtt.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
@@ -271,13 +304,14 @@ class _Program:
             self._stop.set()
 
     def _announce(self, engine: Engine, took_us: int) -> None:
+        queues = len([name for name in engine.logs() if not is_inner(name)])
         logs = [engine.log(name) for name in engine.logs()]
         messages = sum(log.next_offset - log.first_offset for log in logs)
         size = decimal(sum(log.size_bytes for log in logs))
         where = f"data directory {self._settings.data.resolve()}" if self._settings.data else "memory (nothing is kept)"
         lines = (
             f"headrace serves {where}",
-            f"  queues {len(logs):,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
             *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.admin.problems import BadRequest, NoLogin, TooLarge
+from headrace.admin.problems import BadRequest, NoLogin
 from headrace.admin.site import MANAGEMENT, Site, Visitor
 from headrace.core.logins import Login
-from headrace.errors import AccessRefused, Unavailable
+from headrace.errors import AccessRefused, TooLarge, Unavailable
 
 MAX_BODY_BYTES: Final = 32 << 20
 BODY_SECONDS: Final = 60.0

@@ -11,6 +11,8 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
 from headrace.core.users import ADMINISTRATOR
 
+ANYBODY = ""
+"""No tag at all: every user may."""
 MANAGEMENT = "management"
 MONITORING = "monitoring"
 
@@ -27,6 +29,8 @@ class Visitor:
 
     def may(self, tag: str) -> bool:
         """Whether a page that asks for this tag is open to the visitor: each tag includes the ones below it."""
+        if tag == ANYBODY:
+            return True
         if tag == MANAGEMENT:
             return bool(self.tags & {ADMINISTRATOR, MONITORING, MANAGEMENT})
         if tag == MONITORING:

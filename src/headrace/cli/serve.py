@@ -13,6 +13,8 @@ from headrace.app import (
     DEFAULT_DATA,
     DEFAULT_HTTP_PORT,
     DEFAULT_HTTPS_PORT,
+    DEFAULT_MQTT_PORT,
+    DEFAULT_MQTTS_PORT,
     ServeSettings,
 )
 from headrace.app import serve as serve_app
@@ -42,9 +44,13 @@ def serve(
     amqp: Annotated[
         str, typer.Option(metavar="PORT", help="Where AMQP clients are served; 0 for a free port, off for nowhere.")
     ] = str(DEFAULT_AMQP_PORT),
+    mqtt: Annotated[str, typer.Option(metavar="PORT", help="Where MQTT clients are served, likewise.")] = str(
+        DEFAULT_MQTT_PORT
+    ),
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
+    coap: Annotated[str, typer.Option(metavar="PORT", help="Where CoAP clients publish (UDP), likewise.")] = "off",
     tls_cert: Annotated[
         Path | None, typer.Option(help="The certificate (chain) in PEM for the ports below; needs --tls-key.")
     ] = None,
@@ -57,6 +63,14 @@ def serve(
         typer.Option(
             metavar="PORT",
             help=f"AMQP with TLS (default: {DEFAULT_AMQPS_PORT} with a certificate).",
+            show_default=False,
+        ),
+    ] = None,
+    mqtts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help=f"MQTT with TLS (default: {DEFAULT_MQTTS_PORT} with a certificate).",
             show_default=False,
         ),
     ] = None,
@@ -82,9 +96,12 @@ def serve(
         ready_file,
         host,
         amqp=port("--amqp", amqp),
+        mqtt=port("--mqtt", mqtt),
         http=port("--http", http),
+        coap=port("--coap", coap),
         tls=tls,
         amqps=_tls_port("--amqps", amqps, DEFAULT_AMQPS_PORT, tls),
+        mqtts=_tls_port("--mqtts", mqtts, DEFAULT_MQTTS_PORT, tls),
         https=_tls_port("--https", https, DEFAULT_HTTPS_PORT, tls),
     )
     try:

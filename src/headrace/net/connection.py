@@ -21,6 +21,8 @@ _TRANSPORT_HIGH_BYTES: Final = 256 << 10
 _TRANSPORT_LOW_BYTES: Final = 64 << 10
 HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
+_LOOKS: Final = 6
+"""How often it is looked at whether something came, while a peer may be silent."""
 
 # Why a connection is not read from; several may hold at once.
 BY_OUTPUT: Final = 1
@@ -46,6 +48,10 @@ class Handler(ABC):
     @abstractmethod
     def beat(self) -> None:
         """Nothing was sent for half a keepalive interval: show that we live."""
+
+    def silent(self) -> None:
+        """Nothing came for as long as `Wire.watch` was told: end the connection."""
+        raise NotImplementedError
 
     @abstractmethod
     def stop(self) -> None:
@@ -164,6 +170,14 @@ class Wire(asyncio.Protocol):
         if interval_seconds:
             self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
 
+    def watch(self, limit_seconds: float) -> None:
+        """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
+        self._stop_timer()
+        self.is_established = True
+        if limit_seconds:
+            self._silent_beats = 0
+            self._timer = self._loop.call_later(limit_seconds / _LOOKS, self._on_watch, limit_seconds / _LOOKS)
+
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
         self._stop_timer()
@@ -206,7 +220,7 @@ class Wire(asyncio.Protocol):
         host = address[0] if isinstance(address, tuple) else ""
         self.peer = f"{host}:{address[1]}" if host else "local"
         self.address = host or "local"
-        self.is_loopback = not host or host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        self.is_loopback = not host or is_loopback(host)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
@@ -288,6 +302,15 @@ class Wire(asyncio.Protocol):
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
 
+    def _on_watch(self, period_seconds: float) -> None:
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats >= _LOOKS:
+            _log.info("%s sent nothing for %g s: the connection is ended", self.peer, _LOOKS * period_seconds)
+            self._guarded(self._handler.silent)
+        else:
+            self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds)
+
     def _on_no_handshake(self) -> None:
         _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)
         self.abort()
@@ -307,6 +330,11 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine that no other can reach."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 def _common_name(certificate: object) -> str:

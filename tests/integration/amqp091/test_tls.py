@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
     prepare(directory / "data", users)
     certificate, key = authority.sign("localhost", "server")
     options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(authority.path)]
-    running = Server(directory, options=[*options, "--amqps", "0", "--https", "0"])
+    running = Server(directory, options=[*options, "--amqps", "0", "--mqtts", "0", "--https", "0"])
     running.start()
     yield running
     assert running.stop() == 0, running.log()
@@ -112,7 +112,9 @@ def test_bytes_that_are_no_tls_end_that_connection_alone(server: Server, authori
 def test_a_new_certificate_is_shown_after_sighup_and_a_broken_one_is_not(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.sign("localhost", "changing")
     running = Server(
-        tmp_path, True, ["--tls-cert", str(certificate), "--tls-key", str(key), "--amqps", "0", "--https", "0"]
+        tmp_path,
+        True,
+        ["--tls-cert", str(certificate), "--tls-key", str(key), "--amqps", "0", "--mqtts", "0", "--https", "0"],
     )
     running.start()
     try:
@@ -218,8 +220,9 @@ def test_files_that_cannot_be_used_are_named_with_what_is_wrong(authority: Autho
 def test_a_server_without_a_usable_certificate_does_not_start(authority: Authority, tmp_path: Path) -> None:
     certificate, _ = authority.sign("localhost", "one")
     options = ["--tls-cert", str(certificate), "--tls-key", str(tmp_path / "missing.key")]
+    ports = ["--amqp", "0", "--mqtt", "off", "--http", "off"]
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", "--memory", "--amqp", "0", "--http", "off", *options],
+        [sys.executable, "-m", "headrace", "serve", "--memory", *ports, *options],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT,
