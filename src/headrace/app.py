@@ -22,13 +22,20 @@ from headrace.core.broker import Broker
 from headrace.core.properties import Codecs
 from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091
+from headrace.model import AMQP091, AMQP10
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.link import Host as Amqp091Host
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.sasl import Login
+from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
+from headrace.protocols.amqp10.peer import Host as Amqp10Host
+from headrace.protocols.amqp10.peer import Server as Amqp10Server
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.amqp10.sasl import Claim
+from headrace.protocols.amqp10.suspended import Suspended
+from headrace.protocols.greeting import AmqpGreeting
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
@@ -97,6 +104,13 @@ def is_guest(login: Login) -> bool:
     return login.is_loopback and login.user == "guest" and login.password == b"guest"
 
 
+def user_of(claim: Claim, is_loopback: bool) -> str | None:
+    """The user that an AMQP 1.0 client is; one that says nothing about itself is guest too."""
+    password = b"guest" if claim.is_anonymous else claim.password
+    user = "guest" if claim.is_anonymous else claim.user
+    return user if is_guest(Login(user, password, is_loopback)) else None
+
+
 def log_to_stderr() -> None:
     """Send the log to stderr: in colour for people, a line each for files and pipes."""
     handler: logging.Handler = logging.StreamHandler()
@@ -123,6 +137,7 @@ class _Program:
         self._engine: Engine | None = None
         self._brokers: dict[str, Broker] = {}
         self._listeners: dict[str, Listener] = {}
+        self._suspended: dict[str, Suspended] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -150,6 +165,7 @@ class _Program:
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(AMQP10, Amqp10Codec())
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
@@ -161,7 +177,14 @@ class _Program:
         if self._settings.amqp is not None:
             hosts = {name: Amqp091Host(name, broker) for name, broker in self._brokers.items()}
             server = Amqp091Server(hosts.get, is_guest, __version__)
-            listener = Listener(lambda: Amqp091Connection(server, self._clock))
+            self._suspended = {name: Suspended(self._clock) for name in self._brokers}
+            hosts_10 = {name: Amqp10Host(name, b, self._suspended[name]) for name, b in self._brokers.items()}
+            server_10 = Amqp10Server(hosts_10.get, user_of, __version__)
+            listener = Listener(
+                lambda: AmqpGreeting(
+                    lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
+                )
+            )
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
 
@@ -176,6 +199,8 @@ class _Program:
         while not self._stop.is_set():
             for broker in self._brokers.values():
                 broker.tick()
+            for suspended in self._suspended.values():
+                suspended.sweep()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)

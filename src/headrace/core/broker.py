@@ -134,7 +134,12 @@ class Broker:
         until it commits; to roll back is to forget it.
         """
         transaction = Transaction(self._queues, self._line, self._clock.now_us(), confirm)
-        routes = [self._route(publish.message, publish.headers, publish.extra_keys) for publish in publishes]
+        routes = [
+            self._route_topic(publish.message.source.topic)
+            if publish.is_topic
+            else self._route(publish.message, publish.headers, publish.extra_keys)
+            for publish in publishes
+        ]
         try:
             for delivery, outcome in settlements:
                 transaction.settle(delivery, outcome)
@@ -409,6 +414,10 @@ class Broker:
         turn = self._line.open()
         turn.is_barrier = True
         turn.confirms.append(confirm)
+
+    def after_delivery(self, call: Callable[[], None]) -> None:
+        """Have this called once what is ready now was delivered to whoever has room."""
+        self._line.after_pumps(call)
 
     def flush(self) -> None:
         """Deliver what is ready and store what is staged; happens by itself once per turn of the event loop."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import AccessRefused
 from headrace.model import Message
+from headrace.selector import Selector
 
 if TYPE_CHECKING:
     from headrace.core.group import Group
@@ -52,7 +53,7 @@ class Credit:
 class Delivery:
     """One message on its way to one consumer."""
 
-    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "offset", "redelivered")
+    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "notes", "offset", "redelivered")
 
     def __init__(
         self, group: "Group", consumer: "Consumer", offset: int, message: Message, attempts: int, redelivered: bool
@@ -66,6 +67,8 @@ class Delivery:
         self.redelivered = redelivered
         self.due_us = 0
         """Until when it must be settled; 0 for no end."""
+        self.notes: dict[str, object] | None = None
+        """What consumers noted on the message when they gave it back; whoever gets it next sees it. In memory only."""
 
 
 Deliver = Callable[[list[Delivery]], None]
@@ -91,6 +94,7 @@ class Consumer:
         "name",
         "owner",
         "priority",
+        "selector",
         "shared",
         "turns",
     )
@@ -126,6 +130,8 @@ class Consumer:
         self.held: set[int] = set()
         """The offsets it holds unsettled."""
         self.lease_us = 0
+        self.selector: Selector | None = None
+        """Which messages it wants; the others are for others. Set before it joins."""
 
     @property
     def room(self) -> int:

@@ -49,6 +49,7 @@ class Line:
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
         self._pumps: dict[Queue, None] = {}
+        self._after_pumps: list[Callable[[], None]] = []
         self._scheduled = False
         self.retry_at_us = 0
         """When to try again what could not be stored; 0 when nothing waits for that."""
@@ -63,6 +64,11 @@ class Line:
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
         self._pumps[queue] = None
+        self.open()
+
+    def after_pumps(self, call: Callable[[], None]) -> None:
+        """Have this called in this turn, after all queues that are due delivered."""
+        self._after_pumps.append(call)
         self.open()
 
     def seal(self) -> None:
@@ -132,6 +138,10 @@ class Line:
         for queue in pumps:
             if not queue.deleted:
                 queue.pump(self.turn, now_us)
+        if self._after_pumps:
+            calls, self._after_pumps = self._after_pumps, []
+            for call in calls:
+                call()
         self._store_memory(self.turn)
         if self._in_flight is not None or now_us < self.retry_at_us:
             return

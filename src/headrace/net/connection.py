@@ -117,11 +117,20 @@ class Wire(asyncio.Protocol):
         if was_paused and not self._not_reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def keep_alive(self, interval_seconds: float) -> None:
-        """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
+    def hand_over(self, handler: Handler) -> None:
+        """Have another handler take over; it is told nothing, that is the present one's to do."""
+        self._handler = handler
+
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
+        """The handshake is done. Beat when nothing is sent for half an interval, 0 for never.
+
+        A peer that is silent for two intervals, or for the silence that is given, is ended.
+        """
         self._stop_timer()
         if interval_seconds:
-            self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
+            half = interval_seconds / 2
+            beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
+            self._timer = self._loop.call_later(half, self._on_beat, half, beats)
 
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
@@ -222,17 +231,17 @@ class Wire(asyncio.Protocol):
         self._is_held = is_held
         self._guarded(lambda: self._handler.hold_output(is_held))
 
-    def _on_beat(self, half_seconds: float) -> None:
+    def _on_beat(self, half_seconds: float, most_beats: int) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
-        if self._silent_beats >= 4:
-            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, 2 * half_seconds * 2)
+        if self._silent_beats >= most_beats:
+            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, most_beats * half_seconds)
             self.abort()
             return
         if not self._has_sent:
             self._guarded(self._handler.beat)
         self._has_sent = False
-        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
+        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_no_handshake(self) -> None:
         _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)
