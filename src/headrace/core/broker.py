@@ -241,6 +241,8 @@ class Broker:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
             members.agree(auto_commit)
+            members.select(consumer.selector)
+            consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
         members.consumers.join(consumer, exclusive)
         consumer.group = members

@@ -8,6 +8,7 @@ from typing import Final
 
 from headrace.protocols.amqp10.types import (
     Array,
+    Char,
     Decimal32,
     Decimal64,
     Decimal128,
@@ -36,6 +37,8 @@ def to_neutral(value: object) -> object:
         return int(value)
     if isinstance(value, float):
         return float(value)
+    if isinstance(value, Char) and 0xD800 <= ord(value) < 0xE000:
+        return "\ufffd"  # half a pair, which no text can hold
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Decimal32 | Decimal64 | Decimal128):

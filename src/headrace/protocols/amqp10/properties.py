@@ -7,6 +7,7 @@
 | content-type, content-encoding         | the same                        |
 | subject, or annotation `x-basic-type`  | message_type                    |
 | user-id, annotation `x-basic-app-id`   | user_id, app_id                 |
+| header: priority, creation-time        | extra: priority, timestamp      |
 | application properties                 | headers                         |
 | annotations named `x-...`              | headers                         |
 
@@ -39,6 +40,10 @@ from headrace.protocols.amqp10.neutral import annotations_from, from_neutral, id
 from headrace.protocols.amqp10.sections import DATA_BODY, parts, stored
 from headrace.protocols.amqp10.types import Map, Symbol, Timestamp, UByte, UInt
 
+# What several protocols know, under the names that they agree on.
+_PRIORITY: Final = "priority"
+_TIMESTAMP: Final = "timestamp"
+"""Seconds since 1970."""
 _FORM: Final = "form"
 _HEAD: Final = "head"
 _FOOTER: Final = "footer"
@@ -54,7 +59,7 @@ def decode_properties(raw: bytes) -> Properties:
     before, footer = parts(raw)
     head = decode_head(before)
     properties = properties_of(head)
-    properties.extra = {_FORM: raw[0], _HEAD: head, _FOOTER: footer}
+    properties.extra.update({_FORM: raw[0], _HEAD: head, _FOOTER: footer})
     return properties
 
 
@@ -74,6 +79,11 @@ def properties_of(head: Head) -> Properties:
     annotations = head.annotations or Map()
     properties.message_type = _text(annotations.get(_BASIC_TYPE)) or _text(head.property_field(SUBJECT))
     properties.app_id = _text(annotations.get(_APP_ID))
+    if head.priority is not None:
+        properties.extra[_PRIORITY] = head.priority
+    created = head.property_field(CREATION_TIME)
+    if isinstance(created, int) and created >= 0:
+        properties.extra[_TIMESTAMP] = created // 1000
     return properties
 
 
@@ -117,7 +127,7 @@ def _header(properties: Properties, was: Properties, old: Head) -> list[object] 
         text = properties.expiration
         is_time = text.isascii() and text.isdecimal() and len(text) <= 10
         fields[TTL] = UInt(min(int(text), _MAX_TTL)) if is_time else None
-    priority = properties.extra.get("priority")
+    priority = properties.extra.get(_PRIORITY)
     if isinstance(priority, int) and fields[PRIORITY] is None:
         fields[PRIORITY] = UByte(min(max(priority, 0), 255))
     return _kept(fields)
@@ -138,7 +148,7 @@ def _properties(properties: Properties, was: Properties, old: Head) -> list[obje
             fields[index] = _field(index, text)
     if properties.message_type != was.message_type:
         fields[SUBJECT] = properties.message_type or None
-    timestamp = properties.extra.get("timestamp")
+    timestamp = properties.extra.get(_TIMESTAMP)
     if isinstance(timestamp, int) and fields[CREATION_TIME] is None:
         fields[CREATION_TIME] = Timestamp(min(timestamp * 1000, (1 << 63) - 1))
     return _kept(fields)
@@ -191,7 +201,7 @@ def _without(table: Map | None, names: list[str]) -> Map | None:
 def translated(message: Message, properties: Properties) -> tuple[bytes, bytes]:
     """A message of another protocol as this one stores it: properties and payload; with where it was published to."""
     if message.priority:
-        properties.extra.setdefault("priority", message.priority)
+        properties.extra.setdefault(_PRIORITY, message.priority)
     head = head_of(properties, Head())
     source = message.source
     head.annotations = annotated(

@@ -18,8 +18,8 @@ from headrace.protocols.amqp10.frames import (
     HANDLE_IN_USE,
     HANDLE_MAX,
     INCOMING_WINDOW,
-    NOT_ALLOWED,
     OUTGOING_WINDOW,
+    STOLEN,
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
 )
@@ -80,15 +80,16 @@ class Session:
             raise ProtocolError(FRAMING_ERROR, f"handle {attach.handle} is above the agreed {self._most_handles}")
         if attach.handle in self._links:
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is that of another link")
-        if any([link.name == attach.name and link.attach.is_receiver == attach.is_receiver for link in self.links()]):
-            raise ProtocolError(NOT_ALLOWED, f"the link {attach.name[:64]!r} is attached already")
+        for link in self.links():
+            if link.name == attach.name and link.attach.is_receiver == attach.is_receiver:
+                link.detach(ProtocolError(STOLEN, f"the link {attach.name[:64]!r} was attached again"))
         self._detached.discard(attach.handle)
-        link = attach_link(self, attach)
-        if link is not None:
-            self._links[attach.handle] = link
-            link.refresh()
-        else:
+        made = attach_link(self, attach)
+        if made is None:
             self._detached.add(attach.handle)
+        else:
+            self._links[attach.handle] = made
+            made.refresh()
 
     def detach(self, detach: Detach) -> None:
         link = self._links.pop(detach.handle, None)
