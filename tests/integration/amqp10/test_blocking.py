@@ -34,8 +34,8 @@ class _Capability(LinkOption):
 def _all(receiver: BlockingReceiver, count: int) -> list[object]:
     bodies: list[object] = []
     for _ in range(count):
-        body = receiver.receive(timeout=10).body
-        bodies.append(bytes(body) if isinstance(body, memoryview) else body)
+        message = receiver.receive(timeout=10)  # its body's memory is gone with it
+        bodies.append(bytes(message.body) if isinstance(message.body, memoryview) else message.body)
         receiver.accept()
     return bodies
 
