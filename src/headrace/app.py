@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -17,34 +18,41 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.logging import RichHandler
 
+from headrace.admin.listener import HttpListener
+from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
+from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.inner import is_inner
+from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
-from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091, AMQP10
+from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.link import Host as Amqp091Host
 from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.amqp091.sasl import Login
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.peer import Host as Amqp10Host
 from headrace.protocols.amqp10.peer import Server as Amqp10Server
 from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.amqp10.sasl import Claim
-from headrace.protocols.amqp10.suspended import Suspended
 from headrace.protocols.greeting import AmqpGreeting
+from headrace.protocols.mqtt.connection import Connection as MqttConnection
+from headrace.protocols.mqtt.properties import Mqtt5Codec
+from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
 DEFAULT_DATA: Final = Path("data")
-DEFAULT_ADDRESS: Final = "127.0.0.1"  # there is only the user guest yet, and guest comes from this machine
+DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_MQTT_PORT: Final = 1883
+DEFAULT_HTTP_PORT: Final = 15672
 _TICK_SECONDS: Final = 0.05
+_THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
 
 OpenEngine = Callable[[Path | None, Wake], Engine]
@@ -60,6 +68,12 @@ class ServeSettings:
     host: str = DEFAULT_ADDRESS
     amqp: int | None = DEFAULT_AMQP_PORT
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
+    mqtt: int | None = DEFAULT_MQTT_PORT
+    """Where MQTT clients are served, in the same way."""
+    http: int | None = DEFAULT_HTTP_PORT
+    """Where the admin API, metrics and the dashboard are served, in the same way."""
+    coap: int | None = None
+    """Where CoAP clients publish, in the same way."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -99,18 +113,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def is_guest(login: Login) -> bool:
-    """The only user so far: guest with the password guest, from this machine."""
-    return login.is_loopback and login.user == "guest" and login.password == b"guest"
-
-
-def user_of(claim: Claim, is_loopback: bool) -> str | None:
-    """The user that an AMQP 1.0 client is; one that says nothing about itself is guest too."""
-    password = b"guest" if claim.is_anonymous else claim.password
-    user = "guest" if claim.is_anonymous else claim.user
-    return user if is_guest(Login(user, password, is_loopback)) else None
-
-
 def log_to_stderr() -> None:
     """Send the log to stderr: in colour for people, a line each for files and pipes."""
     handler: logging.Handler = logging.StreamHandler()
@@ -127,6 +129,38 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
+    """Raises Unavailable where aiocoap is not installed."""
+    try:
+        from headrace.protocols.coap.endpoint import Endpoint
+    except ImportError as error:
+        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+    return Endpoint(hosts, access, clock)
+
+
+@final
+class _Threads(Background):
+    """A few threads for passwords, started when the first is checked."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "passwords")
+        task = loop.run_in_executor(self._pool, work)
+        task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+    def later(self, delay_us: int, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_us / 1_000_000, call)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 @final
 class _Program:
     def __init__(self, settings: ServeSettings, console: Console, clock: Clock, opener: OpenEngine) -> None:
@@ -135,9 +169,12 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
-        self._brokers: dict[str, Broker] = {}
-        self._listeners: dict[str, Listener] = {}
-        self._suspended: dict[str, Suspended] = {}
+        self._hosts: Hosts | None = None
+        self._access: Access | None = None
+        self._background = _Threads()
+        self._amqp10: Amqp10Server | None = None
+        self._mqtt: MqttServer | None = None
+        self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -166,20 +203,24 @@ class _Program:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
+        codecs.add(MQTT5, Mqtt5Codec())
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        self._brokers[DEFAULT_HOST] = Broker(engine, self._clock, soon, DEFAULT_HOST, codecs)
+        hosts = self._hosts = Hosts(engine, lambda name: Broker(engine, self._clock, soon, name, codecs))
+        self._access = Access(engine, self._clock, self._background, hosts)
+
+    def _brokers(self) -> list[Broker]:
+        return [] if self._hosts is None else self._hosts.brokers()
 
     async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
+        assert self._hosts is not None
+        assert self._access is not None
         if self._settings.amqp is not None:
-            hosts = {name: Amqp091Host(name, broker) for name, broker in self._brokers.items()}
-            server = Amqp091Server(hosts.get, is_guest, __version__)
-            self._suspended = {name: Suspended(self._clock) for name in self._brokers}
-            hosts_10 = {name: Amqp10Host(name, b, self._suspended[name]) for name, b in self._brokers.items()}
-            server_10 = Amqp10Server(hosts_10.get, user_of, __version__)
+            server = Amqp091Server(self._hosts, self._access, __version__)
+            server_10 = self._amqp10 = Amqp10Server(self._hosts, self._access, self._clock, __version__)
             listener = Listener(
                 lambda: AmqpGreeting(
                     lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
@@ -187,20 +228,44 @@ class _Program:
             )
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
+        if self._settings.mqtt is not None:
+            mqtt = self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__)
+            listener = Listener(lambda: MqttConnection(mqtt))
+            await listener.open(self._settings.host, self._settings.mqtt)
+            self._listeners["mqtt"] = listener
+        if self._settings.http is not None:
+            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
+            await http.open(self._settings.host, self._settings.http)
+            self._listeners["http"] = http
+        if self._settings.coap is not None:
+            coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
+            await coap.open(self._settings.host, self._settings.coap)
+            self._listeners["coap"] = coap
+
+    def _trouble(self) -> str:
+        """Why nothing can be published now, "" when it can."""
+        if self._failure is not None or self._stop.is_set():
+            return "the broker stops"
+        held_up = [broker.topology.host for broker in self._brokers() if broker.is_held_up]
+        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
         for listener in self._listeners.values():
             await listener.close()
-        for broker in self._brokers.values():
+        self._background.close()
+        for broker in self._brokers():
             broker.drain()
 
     async def _serve(self) -> None:
         while not self._stop.is_set():
-            for broker in self._brokers.values():
+            for broker in self._brokers():
                 broker.tick()
-            for suspended in self._suspended.values():
-                suspended.sweep()
+            if self._amqp10 is not None:
+                self._amqp10.tick()
+            if self._mqtt is not None:
+                self._mqtt.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
@@ -223,13 +288,14 @@ class _Program:
             self._stop.set()
 
     def _announce(self, engine: Engine, took_us: int) -> None:
+        queues = len([name for name in engine.logs() if not is_inner(name)])
         logs = [engine.log(name) for name in engine.logs()]
         messages = sum(log.next_offset - log.first_offset for log in logs)
         size = decimal(sum(log.size_bytes for log in logs))
         where = f"data directory {self._settings.data.resolve()}" if self._settings.data else "memory (nothing is kept)"
         lines = (
             f"headrace serves {where}",
-            f"  queues {len(logs):,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
             *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

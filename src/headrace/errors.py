@@ -13,6 +13,10 @@ class NotFound(Refused):
     """What the request names does not exist."""
 
 
+class Truncated(Refused):
+    """Messages that were asked for have left the log: retention, consumers or a deletion took them."""
+
+
 class PreconditionFailed(Refused):
     """It exists, but not as the request says, or not in the state the request asks for."""
 
@@ -23,6 +27,10 @@ class AccessRefused(Refused):
 
 class ResourceLocked(Refused):
     """Another connection has it for itself alone."""
+
+
+class TooLarge(Refused):
+    """The message has more bytes than may be sent."""
 
 
 class BadExpression(Refused):

@@ -21,10 +21,13 @@ _TRANSPORT_HIGH_BYTES: Final = 256 << 10
 _TRANSPORT_LOW_BYTES: Final = 64 << 10
 HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
+_LOOKS: Final = 6
+"""How often it is looked at whether something came, while a peer may be silent."""
 
 # Why a connection is not read from; several may hold at once.
 BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
+BY_RATE: Final = 4
 
 
 class Handler(ABC):
@@ -46,6 +49,10 @@ class Handler(ABC):
     def beat(self) -> None:
         """Nothing was sent for half a keepalive interval: show that we live."""
 
+    def silent(self) -> None:
+        """Nothing came for as long as `Wire.watch` was told: end the connection."""
+        raise NotImplementedError
+
     @abstractmethod
     def stop(self) -> None:
         """The server stops: say goodbye and close."""
@@ -53,6 +60,18 @@ class Handler(ABC):
     @abstractmethod
     def lost(self) -> None:
         """The connection is gone, whoever ended it."""
+
+
+class Envelope(ABC):
+    """What is put around output where a connection carries another within it."""
+
+    @abstractmethod
+    def wrap(self, data: bytes) -> bytes:
+        """All output of one turn, as it is to be written."""
+
+    @abstractmethod
+    def goodbye(self) -> bytes:
+        """The last bytes before the connection is closed by us."""
 
 
 @final
@@ -72,15 +91,24 @@ class Wire(asyncio.Protocol):
         self._is_held = False
         self._not_reading = 0
         self._is_closing = False
+        self._envelope: Envelope | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_sent = False
         self._has_received = False
         self._silent_beats = 0
+        self.is_established = False
+        """Whether the handshake is done: nobody is trusted with much before."""
         self.peer = ""
+        self.address = ""
+        """The peer's address without its port."""
         self.is_loopback = False
         self.is_tls = False
         self.certificate_name = ""
         """The common name of the certificate that the peer proved to have."""
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_closing
 
     # -- what the handler calls --------------------------------------------------------------------------------------
 
@@ -105,6 +133,15 @@ class Wire(asyncio.Protocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def enclose(self, envelope: Envelope) -> None:
+        """Have all that is sent from now on put into this."""
+        self._envelope = envelope
+
+    def write_between(self, data: bytes) -> None:
+        """Write at once, between the turns' output and around the envelope."""
+        if self._transport is not None and not self._is_closing:
+            self._transport.write(data)
+
     def pause_reading(self, why: int) -> None:
         """Read nothing more from the peer until `resume_reading` for the same reason."""
         if not self._not_reading and self._transport is not None:
@@ -117,6 +154,12 @@ class Wire(asyncio.Protocol):
         if was_paused and not self._not_reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def pause_for(self, seconds: float) -> None:
+        """Read nothing more for a while: the peer sends faster than it may."""
+        if not self._not_reading & BY_RATE:
+            self.pause_reading(BY_RATE)
+            self._loop.call_later(seconds, self.resume_reading, BY_RATE)
+
     def hand_over(self, handler: Handler) -> None:
         """Have another handler take over; it is told nothing, that is the present one's to do."""
         self._handler = handler
@@ -126,11 +169,20 @@ class Wire(asyncio.Protocol):
 
         A peer that is silent for two intervals, or for the silence that is given, is ended.
         """
+        self.is_established = True
         self._stop_timer()
         if interval_seconds:
             half = interval_seconds / 2
             beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
             self._timer = self._loop.call_later(half, self._on_beat, half, beats)
+
+    def watch(self, limit_seconds: float) -> None:
+        """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
+        self._stop_timer()
+        self.is_established = True
+        if limit_seconds:
+            self._silent_beats = 0
+            self._timer = self._loop.call_later(limit_seconds / _LOOKS, self._on_watch, limit_seconds / _LOOKS)
 
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
@@ -141,6 +193,15 @@ class Wire(asyncio.Protocol):
         if self._is_closing or self._transport is None:
             return
         self._flush()
+        if self._envelope is not None:
+            self.write_between(self._envelope.goodbye())
+        self.end()
+
+    def end(self) -> None:
+        """End the connection once what was written has left; what was sent this turn is not written any more."""
+        if self._is_closing or self._transport is None:
+            return
+        self._stop_timer()
         self._is_closing = True
         self._transport.close()
         self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
@@ -164,7 +225,8 @@ class Wire(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         host = address[0] if isinstance(address, tuple) else ""
         self.peer = f"{host}:{address[1]}" if host else "local"
-        self.is_loopback = not host or host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        self.address = host or "local"
+        self.is_loopback = not host or is_loopback(host)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
@@ -217,7 +279,8 @@ class Wire(asyncio.Protocol):
         out, self._out = self._out, []
         self._out_bytes = 0
         self._has_sent = True
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        transport.write(data if self._envelope is None else self._envelope.wrap(data))
         if not self._is_stuck:
             self._relieve()
         elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:
@@ -243,6 +306,15 @@ class Wire(asyncio.Protocol):
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
+    def _on_watch(self, period_seconds: float) -> None:
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats >= _LOOKS:
+            _log.info("%s sent nothing for %g s: the connection is ended", self.peer, _LOOKS * period_seconds)
+            self._guarded(self._handler.silent)
+        else:
+            self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds)
+
     def _on_no_handshake(self) -> None:
         _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)
         self.abort()
@@ -262,6 +334,11 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine that no other can reach."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 def _common_name(certificate: object) -> str:

@@ -11,6 +11,7 @@ from headrace.errors import (
     ProtocolError,
     Refused,
     ResourceLocked,
+    TooLarge,
     Unavailable,
 )
 from headrace.protocols.amqp10 import frames
@@ -46,6 +47,7 @@ _OF_KINDS: Final[tuple[tuple[type[HeadraceError], str], ...]] = (
     (NotFound, "amqp:not-found"),
     (AccessRefused, "amqp:unauthorized-access"),
     (ResourceLocked, "amqp:resource-locked"),
+    (TooLarge, "amqp:link:message-size-exceeded"),
     (PreconditionFailed, "amqp:precondition-failed"),
     (Refused, "amqp:precondition-failed"),
     (Corrupt, "amqp:internal-error"),

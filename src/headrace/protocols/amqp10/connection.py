@@ -3,6 +3,8 @@
 from typing import Final, final
 
 from headrace.clock import Clock
+from headrace.core.account import Account
+from headrace.core.logins import Admit
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.net.connection import BY_BROKER, Handler, Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
@@ -21,6 +23,7 @@ from headrace.protocols.amqp10.frames import (
     MIN_FRAME_SIZE,
     NOT_ALLOWED,
     NOT_FOUND,
+    RESOURCE_LIMIT,
     SASL_AUTH,
     SASL_HEADER,
     SASL_OK,
@@ -41,9 +44,8 @@ from headrace.protocols.amqp10.performatives import (
     SaslOutcome,
     Transfer,
 )
-from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, NOBODY, PLAIN, Claim, parse_claim
+from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN, parse_login
 from headrace.protocols.amqp10.session import Session
-from headrace.protocols.amqp10.states import Error
 from headrace.protocols.amqp10.types import Map
 
 _GOODBYE_SECONDS: Final = 2.0
@@ -63,11 +65,16 @@ class Connection(Handler):
         self._clock = clock
         self._decoder = Decoder()
         self._wire: Wire | None = None
-        self._user: str | None = None
+        self._account: Account | None = None
         self._is_greeted = False
+        self._is_checking = False
+        """Whether a login is being checked: what comes meanwhile waits."""
+        self._held: list[Event] = []
         self._peer: Peer | None = None
         self._transactions: Transactions | None = None
         self._sessions: dict[int, Session] = {}
+        self._is_opened = False
+        """Whether our open was sent."""
         self._is_closing = False
         self._is_blocked = False
 
@@ -81,15 +88,24 @@ class Connection(Handler):
         if peer is not None:
             peer.now_us = self._clock.now_us()
         try:
-            for event in self._decoder.feed(data):
-                self._take(event)
+            self._take_all(self._decoder.feed(data))
         except ProtocolError as error:
             self._end(error)
             return
-        if self._decoder.failure is not None:
+        if self._decoder.failure is not None and not self._is_checking:
             self._end(self._decoder.failure)
-        if peer is not None and peer.has_published and peer.broker.blocked:
-            self._on_flow(True)
+        if peer is not None and peer.has_published:
+            if peer.broker.blocked:
+                self._on_flow(True)
+            if peer.published:
+                self._meter(peer)
+
+    def _take_all(self, events: list[Event]) -> None:
+        for at, event in enumerate(events):
+            if self._is_checking:
+                self._held += events[at:]
+                return
+            self._take(event)
 
     def hold_output(self, is_held: bool) -> None:
         if self._peer is not None:
@@ -112,6 +128,9 @@ class Connection(Handler):
         peer, self._peer = self._peer, None
         if peer is not None:
             peer.broker.on_flow.remove(self._on_flow)
+            peer.broker.on_dissolved.remove(self._on_dissolved)
+            peer.account.on_removed.remove(self._on_removed)
+            peer.account.disconnect()
             peer.host.suspended.connection_closed(self)
             peer.broker.release_owner(self)
 
@@ -164,7 +183,7 @@ class Connection(Handler):
 
     def _greet(self, hello: Hello) -> None:
         """A client of another protocol or version is told which one is spoken here."""
-        if not hello.is_known or (self._is_greeted and (hello.is_sasl or self._user is None)):
+        if not hello.is_known or (self._is_greeted and (hello.is_sasl or self._account is None)):
             self._send_raw(SASL_HEADER)
             self._is_closing = True
             if self._wire is not None:
@@ -176,25 +195,52 @@ class Connection(Handler):
             return
         self._send_raw(AMQP_HEADER)
         if not self._is_greeted:
-            self._user = self._authenticated(NOBODY)
+            self._is_greeted = True
+            self._check(ANONYMOUS, b"", self._let_in)
 
     def _mechanisms(self) -> list[str]:
         with_certificate = [EXTERNAL] if self._wire is not None and self._wire.certificate_name else []
         return [PLAIN, ANONYMOUS, *with_certificate]
 
     def _log_in(self, init: SaslInit) -> None:
-        if not self._is_greeted or self._user is not None or self._wire is None:
+        if not self._is_greeted or self._account is not None:
             raise ProtocolError(ILLEGAL_STATE, "a login where none is due")
-        claim = parse_claim(init.mechanism, init.response or b"", self._wire.certificate_name)
-        user = self._authenticated(claim) if claim is not None else None
-        self._user = user
-        self._send_raw(encode_sasl(SaslOutcome(SASL_AUTH if user is None else SASL_OK).encode()))
-        if user is None:
+        self._check(init.mechanism, init.response or b"", self._logged_in)
+
+    def _check(self, mechanism: str, response: bytes, admit: Admit) -> None:
+        """Have a login checked, which may take a while."""
+        wire = self._wire
+        assert wire is not None
+        login = parse_login(mechanism, response, wire.certificate_name, wire.address, wire.is_loopback)
+        if login is None:
+            admit(None)
+            return
+        self._is_checking = True
+        self._server.access.login(login, admit)
+        if self._is_checking:
+            wire.pause_reading(BY_BROKER)
+
+    def _logged_in(self, account: Account | None) -> None:
+        self._send_raw(encode_sasl(SaslOutcome(SASL_AUTH if account is None else SASL_OK).encode()))
+        if account is None and self._wire is not None:
             self._is_closing = True
             self._wire.close()
+        self._let_in(account)
 
-    def _authenticated(self, claim: Claim) -> str | None:
-        return self._server.authenticate(claim, self._wire is not None and self._wire.is_loopback)
+    def _let_in(self, account: Account | None) -> None:
+        """The login was checked: go on with what came meanwhile."""
+        self._account = account
+        if not self._is_checking:
+            return
+        self._is_checking = False
+        if self._wire is None or self._wire.is_closing:
+            return
+        self._wire.resume_reading(BY_BROKER)
+        held, self._held = self._held, []
+        try:
+            self._take_all(held)
+        except ProtocolError as error:
+            self._end(error)
 
     def _open(self, opening: Open) -> None:
         if self._peer is not None or self._wire is None:
@@ -205,25 +251,39 @@ class Connection(Handler):
         answer.idle_timeout = IDLE_TIMEOUT_MS // 2
         answer.properties = Map.of({**_COMPATIBLE_WITH, "platform": f"Headrace {self._server.version}"})
         self._send_raw(encode_frame(0, answer.encode()))
-        if self._user is None:
-            raise ProtocolError(UNAUTHORIZED, "a connection without SASL is not let in")
+        self._is_opened = True
+        account = self._account
+        if account is None:
+            raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
         if opening.max_frame_size < MIN_FRAME_SIZE:
             raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
         if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
             raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
-        hostname = opening.hostname or ""
+        peer = self._peer = self._enter(account, opening.hostname or "")
+        peer.container_id = opening.container_id
+        peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
+        peer.now_us = self._clock.now_us()
+        self._transactions = Transactions(peer)
+        peer.broker.on_flow.append(self._on_flow)
+        peer.broker.on_dissolved.append(self._on_dissolved)
+        account.on_removed.append(self._on_removed)
+        beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
+        self._wire.keep_alive(beat_ms / 1000, IDLE_TIMEOUT_MS / 1000)
+
+    def _enter(self, account: Account, hostname: str) -> Peer:
+        """The virtual host that a client wants, if it may. Raises ProtocolError."""
+        assert self._wire is not None
         name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
         host = self._server.find_host(name)
         if host is None:
-            raise ProtocolError(NOT_FOUND, f"there is no virtual host {name[:64]!r}")
-        peer = Peer(self._wire, self, host, self._user, opening.container_id)
-        peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
-        peer.now_us = self._clock.now_us()
-        self._peer = peer
-        self._transactions = Transactions(peer)
-        peer.broker.on_flow.append(self._on_flow)
-        beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
-        self._wire.keep_alive(beat_ms / 1000, IDLE_TIMEOUT_MS / 1000)
+            raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
+        rights = self._server.access.rights(account.name, name)
+        if rights is None:
+            raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
+        if not account.connect():
+            limit = account.user.limits.max_connections
+            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+        return Peer(self._wire, self, host, account, rights)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -234,6 +294,10 @@ class Connection(Handler):
             raise ProtocolError(FRAMING_ERROR, f"channel {begin.channel} is above the agreed {CHANNEL_MAX}")
         if begin.channel in self._sessions:
             raise ProtocolError(NOT_ALLOWED, f"there is a session on channel {begin.channel} already")
+        account = self._peer.account
+        if not account.open_channel():
+            limit = account.user.limits.max_channels
+            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
         session = Session(self._peer, begin.channel, begin, self._transactions)
         self._sessions[begin.channel] = session
         session.start()
@@ -256,6 +320,7 @@ class Connection(Handler):
     def _stop(self, session: Session) -> None:
         session.is_closing = True
         session.end()
+        session.peer.account.close_channel()
         session.peer.host.suspended.session_ended(session)
 
     def _close_sessions(self) -> None:
@@ -284,12 +349,26 @@ class Connection(Handler):
             return
         self._is_closing = True
         self._close_sessions()
-        if self._user is not None or self._peer is not None:
-            said: Error = error_for(error)
-            self._send_raw(encode_frame(0, Close(said).encode()))
-            self._wire.close(_GOODBYE_SECONDS)
-        else:
+        if self._account is None and not self._is_opened:
             self._wire.close()
+            return
+        self._send_raw(encode_frame(0, Close(error_for(error)).encode()))
+        self._wire.close(_GOODBYE_SECONDS)
+
+    def _on_dissolved(self) -> None:
+        if self._peer is not None:
+            self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{self._peer.host.name}' is deleted"))
+
+    def _on_removed(self) -> None:
+        if self._peer is not None:
+            self._end(ProtocolError(CONNECTION_FORCED, f"user '{self._peer.account.name}' is deleted"))
+
+    def _meter(self, peer: Peer) -> None:
+        """A user that sends more than it may is not heard for a while."""
+        messages, peer.published = peer.published, 0
+        pause_us = peer.account.spend(messages, self._clock.monotonic_us())
+        if pause_us:
+            peer.wire.pause_for(pause_us / 1_000_000)
 
     def _on_flow(self, is_blocked: bool) -> None:
         """Publishers wait while the broker has more in hand than it can write."""

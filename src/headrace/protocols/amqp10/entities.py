@@ -4,6 +4,7 @@ from typing import Final
 
 from headrace.core.configured import configured
 from headrace.core.definition import declared
+from headrace.core.rights import CONFIGURE, QUEUE
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.protocols.amqp10.requests import (
     BAD_REQUEST,
@@ -37,6 +38,7 @@ def answer_entity(request: Request) -> Reply:
             queue = request.peer.broker.queue(_name(request), request.peer.owner)
             return Reply(OK, described_queue(request.peer, queue), "OK")
         if operation == "DELETE":
+            request.peer.rights.check(CONFIGURE, QUEUE, _name(request))
             count = request.peer.broker.delete(_name(request), owner=request.peer.owner)
             return Reply(NO_CONTENT, Map([("message_count", count)]), "deleted")
         if operation == "QUERY":
@@ -74,6 +76,7 @@ def _create(request: Request) -> Reply:
         definition = declared(name, is_durable, flag(body, "exclusive", False), flag(body, "auto_delete", False), table)
     else:
         definition = configured({**body, "name": name})
+    peer.rights.check_declare_queue(definition)
     was_there = name in peer.broker.topology.queues
     queue = peer.broker.declare(definition, peer.owner)
     return Reply(OK if was_there else CREATED, described_queue(peer, queue), "exists" if was_there else "created")

@@ -118,8 +118,10 @@ class ManagementSink(Sink):
         properties, payload = split(message)
         reply = Message(source, payload, peer.now_us, properties)
         if node.kind in (EXCHANGE, QUEUE):
+            peer.rights.check_publish(exchange, topic, peer.container_id)
             peer.broker.publish(reply)
         else:
+            peer.rights.check_topic_publish(topic, peer.container_id)
             peer.broker.publish_topic(reply)
 
     def end(self, is_closed: bool) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote
 
 from headrace.core.definition import declared
 from headrace.core.exchange import Binding, Exchange
+from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
 from headrace.errors import HeadraceError, NotFound, ProtocolError
 from headrace.protocols.amqp10.neutral import from_neutral
 from headrace.protocols.amqp10.requests import (
@@ -37,6 +38,7 @@ def answer_path(request: Request) -> Reply:
             case ["queues", name]:
                 return _queue(request, name)
             case ["queues", name, "messages"] if request.subject == "DELETE":
+                request.peer.rights.check(READ, QUEUE, name)
                 count = request.peer.broker.purge(name, request.peer.owner)
                 return Reply(OK, Map([("message_count", ULong(count))]))
             case ["exchanges", name]:
@@ -55,6 +57,7 @@ def _queue(request: Request, name: str) -> Reply:
     if request.subject == "GET":
         return Reply(OK, described_queue(peer, broker.queue(name, peer.owner)))
     if request.subject == "DELETE":
+        peer.rights.check(CONFIGURE, QUEUE, name)
         try:
             count = broker.delete(name, owner=peer.owner)
         except NotFound:
@@ -65,6 +68,7 @@ def _queue(request: Request, name: str) -> Reply:
     body = request.table()
     is_durable, is_exclusive = flag(body, "durable", True), flag(body, "exclusive", False)
     definition = declared(name, is_durable, is_exclusive, flag(body, "auto_delete", False), arguments(body))
+    peer.rights.check_declare_queue(definition)
     was_there = name in broker.topology.queues
     queue = broker.declare(definition, peer.owner)
     return Reply(OK if was_there else CREATED, described_queue(peer, queue))
@@ -73,6 +77,7 @@ def _queue(request: Request, name: str) -> Reply:
 def _exchange(request: Request, name: str) -> Reply:
     broker = request.peer.broker
     if request.subject == "DELETE":
+        request.peer.rights.check(CONFIGURE, EXCHANGE, name)
         try:
             broker.delete_exchange(name)
         except NotFound:
@@ -89,6 +94,7 @@ def _exchange(request: Request, name: str) -> Reply:
         flag(body, "internal", False),
         arguments(body),
     )
+    request.peer.rights.check_declare_exchange(exchange)
     broker.declare_exchange(exchange)
     return Reply(NO_CONTENT)
 
@@ -96,7 +102,9 @@ def _exchange(request: Request, name: str) -> Reply:
 def _bindings(request: Request, query: str) -> Reply:
     peer = request.peer
     if request.subject == "POST":
-        peer.broker.bind(_binding(request.table()), peer.owner)
+        binding = _binding(request.table())
+        peer.rights.check_bind(binding)
+        peer.broker.bind(binding, peer.owner)
         return Reply(NO_CONTENT)
     if request.subject != "GET":
         return _no_such_verb(request)
@@ -126,7 +134,9 @@ def _unbind(request: Request, path: str) -> Reply:
     to_exchange = "dste" in plain
     destination = plain.get("dste", plain.get("dstq", ""))
     peer = request.peer
-    peer.broker.unbind(Binding(plain.get("src", ""), destination, plain.get("key", ""), {}, to_exchange), peer.owner)
+    binding = Binding(plain.get("src", ""), destination, plain.get("key", ""), {}, to_exchange)
+    peer.rights.check_bind(binding)
+    peer.broker.unbind(binding, peer.owner)
     return Reply(NO_CONTENT)
 
 

@@ -1,22 +1,19 @@
 """What the sessions of one connection share: the way out, the virtual host, the user, the limits. No decisions."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
+from headrace.clock import Clock
+from headrace.core.access import Access
+from headrace.core.account import Account
 from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.rights import Rights
 from headrace.protocols.amqp10.codec import encode_frame
 from headrace.protocols.amqp10.frames import MIN_FRAME_SIZE
-from headrace.protocols.amqp10.sasl import Claim
+from headrace.protocols.amqp10.suspended import Suspended
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
-    from headrace.protocols.amqp10.suspended import Suspended
-
-
-Authenticate = Callable[[Claim, bool], str | None]
-"""The user that a claim is that of, None when it is nobody's who may come in; the flag says: from this machine."""
-FindHost = Callable[[str], "Host | None"]
-"""The virtual host of that name, None when there is none."""
 
 
 @final
@@ -25,7 +22,7 @@ class Host:
 
     __slots__ = ("broker", "name", "suspended")
 
-    def __init__(self, name: str, broker: Broker, suspended: "Suspended") -> None:
+    def __init__(self, name: str, broker: Broker, suspended: Suspended) -> None:
         self.name = name
         self.broker = broker
         self.suspended = suspended
@@ -35,30 +32,62 @@ class Host:
 class Server:
     """What all connections of the server share."""
 
-    __slots__ = ("authenticate", "find_host", "version")
+    __slots__ = ("_clock", "_hosts", "_met", "access", "version")
 
-    def __init__(self, find_host: FindHost, authenticate: Authenticate, version: str) -> None:
-        self.find_host = find_host
-        self.authenticate = authenticate
+    def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str) -> None:
+        self._hosts = hosts
+        self._clock = clock
+        self._met: dict[str, Host] = {}
+        self.access = access
         self.version = version
+
+    def find_host(self, name: str) -> Host | None:
+        """The virtual host of that name, None when there is none."""
+        broker = self._hosts.find(name)
+        if broker is None:
+            return None
+        host = self._met.get(name)
+        if host is None or host.broker is not broker:
+            host = self._met[name] = Host(name, broker, Suspended(self._clock))
+        return host
+
+    def tick(self) -> None:
+        """Be done with links that nobody resumed in time."""
+        for host in self._met.values():
+            host.suspended.sweep()
 
 
 @final
 class Peer:
     """One connection, seen from its sessions."""
 
-    __slots__ = ("container_id", "frame_max", "has_published", "host", "is_held", "now_us", "owner", "user", "wire")
+    __slots__ = (
+        "account",
+        "container_id",
+        "frame_max",
+        "has_published",
+        "host",
+        "is_held",
+        "now_us",
+        "owner",
+        "published",
+        "rights",
+        "wire",
+    )
 
-    def __init__(self, wire: "Wire", owner: object, host: Host, user: str, container_id: str) -> None:
+    def __init__(self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights) -> None:
         self.wire = wire
         self.owner = owner
         self.host = host
-        self.user = user
-        self.container_id = container_id
+        self.account = account
+        self.rights = rights
+        self.container_id = ""
         self.frame_max = MIN_FRAME_SIZE
         """The largest frame that the peer takes."""
         self.now_us = 0
         self.has_published = False
+        self.published = 0
+        """How many messages came since this was last looked at; counted for users with limits only."""
         self.is_held = False
         """Whether the peer does not keep up with what it is sent."""
 

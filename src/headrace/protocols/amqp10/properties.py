@@ -16,6 +16,7 @@ A message that is only passed on keeps its bytes; this is for consumers of other
 
 from typing import Final, final
 
+from headrace.core.arguments import frozen
 from headrace.core.properties import Properties, PropertiesCodec
 from headrace.errors import ProtocolError, Refused
 from headrace.model import Message
@@ -175,7 +176,7 @@ def _tables(properties: Properties, was: Properties, old: Head) -> tuple[Map | N
     changed: dict[str, object] = {}
     added: dict[str, object] = {}
     for name, value in properties.headers.items():
-        if name in was.headers and value == was.headers[name]:
+        if name in was.headers and frozen(value) == frozen(was.headers[name]):
             continue
         if name in own or not (name.startswith("x-") or isinstance(value, list | dict)):
             changed[name] = from_neutral(value)

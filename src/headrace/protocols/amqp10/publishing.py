@@ -47,11 +47,13 @@ class Said:
 class Way:
     """Where messages go: what core is told, and whether as a topic."""
 
-    __slots__ = ("is_topic", "source")
+    __slots__ = ("is_checked_always", "is_topic", "source")
 
     def __init__(self, source: Source, is_topic: bool) -> None:
         self.source = source
         self.is_topic = is_topic
+        self.is_checked_always = is_topic or is_address(source.topic)
+        """Whether the right to send there is more than that to write to the exchange."""
 
 
 @final
@@ -107,6 +109,10 @@ class Publisher(Sink):
             raise ProtocolError(NOT_IMPLEMENTED, f"there is no message format {delivery.format:#x} here")
         peer = self._peer
         peer.has_published = True
+        account = peer.account
+        if account.is_metered:
+            peer.published += 1
+            account.check_size(len(delivery.message))
         properties, payload = split(delivery.message)
         said = self._said.get(properties)
         if said is None:
@@ -114,16 +120,26 @@ class Publisher(Sink):
         way = self._fixed
         if way is None:
             way = self._way_of(said.head)
+        if way.source.exchange not in peer.rights.writable or peer.rights.topics or way.is_checked_always:
+            self._check(way)
         expires = expires_us(said.head, peer.now_us) if said.has_expiry else 0
         message = Message(way.source, payload, peer.now_us, properties, said.priority, expires)
         publish = Publish(message, said.headers if way.source.exchange else None)
         publish.is_topic = way.is_topic
         return publish, way.is_topic
 
+    def _check(self, way: Way) -> None:
+        """Raises AccessRefused unless the user may send there."""
+        peer = self._peer
+        if way.is_topic:
+            peer.rights.check_topic_publish(way.source.topic, peer.container_id)
+        else:
+            peer.rights.check_publish(way.source.exchange, way.source.topic, peer.container_id)
+
     def _learn(self, properties: bytes) -> Said:
         head = decode_head(parts(properties)[0])
         user = head.property_field(USER_ID)
-        if isinstance(user, bytes) and user and user != self._peer.user.encode():
+        if isinstance(user, bytes) and user and user != self._peer.account.name.encode():
             raise ProtocolError(UNAUTHORIZED, "the property user-id is not the user that logged in")
         said = Said(head)
         if len(properties) <= _MAX_SAID_BYTES:
@@ -173,6 +189,8 @@ def check_target(peer: Peer, node: Node, capabilities: list[str]) -> None:
     if node.kind == QUEUE and node.name not in broker.topology.queues:
         if "queue" not in capabilities:
             raise NotFound(f"no queue '{node.name}' in vhost '{peer.host.name}'")
-        broker.declare(QueueDefinition(node.name), peer.owner)
+        definition = QueueDefinition(node.name)
+        peer.rights.check_declare_queue(definition)
+        broker.declare(definition, peer.owner)
     elif node.kind == EXCHANGE:
         broker.topology.exchanges.check_publish(node.name)

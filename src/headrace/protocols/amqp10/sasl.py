@@ -1,37 +1,27 @@
 """Who a client says it is: the answers of PLAIN, ANONYMOUS and EXTERNAL. Whether that is true is decided elsewhere."""
 
-from typing import Final, final
+from typing import Final
+
+from headrace.core.logins import Login
+from headrace.core.users import GUEST
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
 
 
-@final
-class Claim:
-    """A claim to be a user: without a password it rests on the certificate, without a name on nothing."""
-
-    __slots__ = ("password", "user")
-
-    def __init__(self, user: str, password: bytes | None) -> None:
-        self.user = user
-        self.password = password
-
-    @property
-    def is_anonymous(self) -> bool:
-        return not self.user and self.password is None
-
-
-NOBODY: Final = Claim("", None)
-
-
-def parse_claim(mechanism: str, response: bytes, certificate_name: str) -> Claim | None:
-    """None when the response is not one of a mechanism that is offered."""
+def parse_login(
+    mechanism: str, response: bytes, certificate_name: str, address: str, is_loopback: bool
+) -> Login | None:
+    """None when the response is not one of a mechanism that is offered. Who says nothing is guest, as long as guest
+    has its first password."""
     if mechanism == PLAIN:
         parts = response.split(b"\0")
-        return Claim(parts[1].decode(errors="replace"), parts[2]) if len(parts) == 3 and parts[1] else None
+        if len(parts) != 3:
+            return None
+        return Login(parts[1].decode(errors="replace"), parts[2], address, is_loopback)
     if mechanism == ANONYMOUS:
-        return NOBODY
+        return Login(GUEST, GUEST.encode(), address, is_loopback)
     if mechanism == EXTERNAL and certificate_name:
-        return Claim(certificate_name, None)
+        return Login(certificate_name, None, address, is_loopback)
     return None

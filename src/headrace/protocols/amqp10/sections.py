@@ -55,7 +55,32 @@ _FORMS: Final = {
 
 
 def split(message: bytes) -> tuple[bytes, bytes]:
-    """The properties to store and the payload. Raises ProtocolError when it is no message of AMQP 1.0."""
+    """The properties to store and the payload. Raises ProtocolError when it is no message of AMQP 1.0.
+
+    There are clients that write the body before the properties: sections out of order are put in order.
+    """
+    try:
+        return _split(message)
+    except ProtocolError:
+        ordered = _in_order(message)
+        if ordered == message:
+            raise
+        return _split(ordered)
+
+
+def _in_order(message: bytes) -> bytes:
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(message):
+        reader = Reader(message, at)
+        kind = _kind(reader)
+        reader.skip()
+        found.append((kind, at, reader.at))
+        at = reader.at
+    return b"".join([message[start:end] for _, start, end in sorted(found)])
+
+
+def _split(message: bytes) -> tuple[bytes, bytes]:
     at = 0
     size = len(message)
     while at < size and (at + 2 >= size or message[at : at + 2] != b"\x00\x53" or message[at + 2] < DATA):

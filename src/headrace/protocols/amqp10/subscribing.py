@@ -4,12 +4,14 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from headrace.core import rights
 from headrace.core.address import effective_group, group_of_client, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer
 from headrace.core.exchange import Binding
 from headrace.core.group import RELEASE
 from headrace.core.queue import DEFAULT_GROUP, Queue
+from headrace.core.rights import READ
 from headrace.errors import ProtocolError, Refused
 from headrace.protocols.amqp10.addresses import (
     ADDRESS,
@@ -90,14 +92,18 @@ def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node) -> t
     """The queue that a source means, made if it is to be, and the filter of its keys."""
     broker = peer.broker
     if node.kind == ADDRESS:
+        peer.rights.check_topic_subscribe(node.name, peer.container_id)
         address = parse_address(node.name)
         if address.queue not in broker.topology.queues:
             broker.declare(QueueDefinition(address.queue, EPHEMERAL, durable=False))
         return Subscription(peer, address.queue), address.key
     if node.kind in (TOPIC, EXCHANGE):
         return _bound(peer, attach, source, node), ""
+    peer.rights.check(READ, rights.QUEUE, node.name)
     if node.name not in broker.topology.queues and "queue" in source.capabilities:
-        broker.declare(QueueDefinition(node.name), peer.owner)
+        definition = QueueDefinition(node.name)
+        peer.rights.check_declare_queue(definition)
+        broker.declare(definition, peer.owner)
     return Subscription(peer, node.name), ""
 
 
@@ -106,6 +112,11 @@ def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscrip
 
     One that outlives its connection is named by container and link, so that the next attach finds it again.
     """
+    if node.kind == TOPIC:
+        peer.rights.check_topic_subscribe(node.name, peer.container_id)
+    else:
+        peer.rights.check(READ, rights.EXCHANGE, node.name)
+        peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
     stays = source.expiry_policy == NEVER or source.timeout > 0
     if stays:
         name = f"{peer.container_id}:{attach.name}"[:200]
@@ -124,8 +135,10 @@ def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscrip
 
 
 def own_queue(peer: "Peer") -> Queue:
-    """A queue for this connection alone, gone with it."""
-    return peer.broker.declare(QueueDefinition("", durable=False, exclusive=True), peer.owner)
+    """A queue for this connection alone, gone with it. Raises AccessRefused."""
+    definition = QueueDefinition("", durable=False, exclusive=True)
+    peer.rights.check_declare_queue(definition)
+    return peer.broker.declare(definition, peer.owner)
 
 
 def _own_group(subscription: Subscription, peer: "Peer", wanted: Wanted, key_filter: str) -> str:

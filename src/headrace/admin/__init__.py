@@ -1,0 +1,1 @@
+"""HTTP: health, metrics, our API, RabbitMQ's management paths, the dashboard. Core moves the messages."""

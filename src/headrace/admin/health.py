@@ -1,0 +1,20 @@
+"""Whether the process lives and whether it serves: for load balancers and supervisors, without a login."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from headrace.admin.site import Site
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "healthy"})
+
+    async def ready(request: Request) -> Response:
+        trouble = site.trouble()
+        if trouble:
+            return JSONResponse({"status": "not ready", "reason": trouble}, 503)
+        return JSONResponse({"status": "ready"})
+
+    return [Route("/health", health), Route("/ready", ready)]

@@ -1,0 +1,155 @@
+"""The port that HTTP clients connect to. What speaks HTTP is loaded when the first of them comes: see stack.py.
+
+The modules behind it weigh more than an idle broker. They are imported in a thread, so that the event loop goes on, and
+connections that come meanwhile wait.
+"""
+
+import asyncio
+import importlib
+import logging
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast, final
+
+from headrace.admin.site import Site
+from headrace.errors import Unavailable
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+_log: Final = logging.getLogger("headrace.admin")
+_BACKLOG: Final = 1024
+_STACK: Final = "headrace.admin.stack"
+MAX_CONNECTIONS: Final = 1024
+"""As many HTTP connections as there may be at once; more are closed as they come."""
+
+Contribute = Callable[[], "list[BaseRoute]"]
+"""Gives the routes that another room brings; called once, when HTTP is loaded."""
+
+
+class Speaker(ABC):
+    """What speaks HTTP, once it is loaded."""
+
+    @abstractmethod
+    def protocol(self) -> asyncio.Protocol:
+        """The protocol of one new connection."""
+
+    @property
+    @abstractmethod
+    def connections(self) -> int:
+        """How many there are now."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let requests that are being answered finish, not for long, and end all connections."""
+
+
+@final
+class HttpListener:
+    """Accepts HTTP connections on one address until it is closed."""
+
+    def __init__(self, site: Site, contributions: list[Contribute]) -> None:
+        self._site = site
+        self._contributions = contributions
+        self._server: asyncio.Server | None = None
+        self._speaker: Speaker | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._newcomers: set[_Newcomer] = set()
+        self.port = 0
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=_BACKLOG)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Accept no more, let requests finish, and end all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for newcomer in list(self._newcomers):
+            newcomer.refuse()
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._speaker is not None:
+            await self._speaker.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self._newcomers) + (self._speaker.connections if self._speaker is not None else 0)
+
+    def _accept(self) -> asyncio.Protocol:
+        if self._speaker is not None and self.connections < MAX_CONNECTIONS:
+            return self._speaker.protocol()
+        return _Newcomer(self)
+
+    def arrived(self, newcomer: "_Newcomer") -> None:
+        """A connection waits for somebody who speaks HTTP, or is one too many."""
+        if self.connections >= MAX_CONNECTIONS:
+            _log.warning("an HTTP connection is closed: there are %d already", self.connections)
+            newcomer.refuse()
+            return
+        self._newcomers.add(newcomer)
+        if self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+
+    def left(self, newcomer: "_Newcomer") -> None:
+        self._newcomers.discard(newcomer)
+
+    async def _load(self) -> None:
+        try:
+            module = await asyncio.to_thread(importlib.import_module, _STACK)
+            self._speaker = module.Stack(self._site, self._contributions)
+        except Exception:
+            _log.exception("HTTP cannot be served: its modules do not load")
+            self._loading = None
+            for newcomer in list(self._newcomers):
+                newcomer.refuse()
+            return
+        for newcomer in list(self._newcomers):
+            newcomer.hand_over(self._speaker.protocol())
+
+
+@final
+class _Newcomer(asyncio.Protocol):
+    """A connection that waits; the first bytes that come are kept, and then nothing more is read."""
+
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        self._listener.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._listener.left(self)
+
+    def refuse(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Let another protocol have the connection."""
+        transport, self._transport = self._transport, None
+        self._listener.left(self)
+        if transport is not None and not transport.is_closing():
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            if self._data:
+                transport.resume_reading()
+                protocol.data_received(self._data)

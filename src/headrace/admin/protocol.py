@@ -1,0 +1,117 @@
+"""One HTTP connection: uvicorn's protocol with a bound on everything that a client may make it wait for or hold."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+MAX_HEAD_BYTES: Final = 64 << 10
+"""A request line with its headers."""
+HEAD_SECONDS: Final = 10.0
+"""How long a client may take for them."""
+STALL_SECONDS: Final = 30.0
+"""How long a client may send nothing of a body that it began, or read nothing of an answer."""
+
+
+@final
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends clients that are too slow or send too much before anybody answers them."""
+
+    def __init__(self, config: Config, server_state: ServerState) -> None:
+        super().__init__(config, server_state, {})
+        self._is_in_head = True
+        self._head_bytes = 0
+        self._has_body_to_come = False
+        self._reading = _Deadline(self.loop, self._on_silence)
+        self._writing = _Deadline(self.loop, self._end)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._reading.set(HEAD_SECONDS)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._has_body_to_come:
+            self._reading.set(STALL_SECONDS)
+        elif not self._reading.is_set:  # the first bytes of another request
+            self._reading.set(HEAD_SECONDS)
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._has_body_to_come = True
+        self._reading.set(STALL_SECONDS)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._has_body_to_come = False
+        self._reading.stop()
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._reading.stop()
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._writing.set(STALL_SECONDS)
+
+    def resume_writing(self) -> None:
+        self._writing.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reading.stop()
+        self._writing.stop()
+        super().connection_lost(exc)
+
+    def _on_silence(self) -> None:
+        if self.flow.read_paused:  # it is us who do not read
+            self._reading.set(STALL_SECONDS)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self.logger.warning("%s is too slow: the connection is ended", self.client)
+        self.transport.abort()
+
+    def _refuse_head(self) -> None:
+        lines = [STATUS_LINE[431], b"content-length: 0\r\n", b"connection: close\r\n\r\n"]
+        self.transport.write(b"".join(lines))
+        self.transport.close()
+
+
+@final
+class _Deadline:
+    """Something that is done unless it is stopped in time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._call = call
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self._timer is not None
+
+    def set(self, seconds: float) -> None:
+        self.stop()
+        self._timer = self._loop.call_later(seconds, self._call)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

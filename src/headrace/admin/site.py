@@ -1,0 +1,62 @@
+"""What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+from headrace.clock import Clock
+from headrace.core.access import Access
+from headrace.core.account import Account
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Login
+from headrace.core.users import ADMINISTRATOR
+
+ANYBODY = ""
+"""No tag at all: every user may."""
+MANAGEMENT = "management"
+MONITORING = "monitoring"
+
+
+@final
+class Visitor:
+    """A user who logged in over HTTP, and what the tags allow."""
+
+    __slots__ = ("name", "tags")
+
+    def __init__(self, name: str, tags: frozenset[str]) -> None:
+        self.name = name
+        self.tags = tags
+
+    def may(self, tag: str) -> bool:
+        """Whether a page that asks for this tag is open to the visitor: each tag includes the ones below it."""
+        if tag == ANYBODY:
+            return True
+        if tag == MANAGEMENT:
+            return bool(self.tags & {ADMINISTRATOR, MONITORING, MANAGEMENT})
+        if tag == MONITORING:
+            return bool(self.tags & {ADMINISTRATOR, MONITORING})
+        return tag in self.tags
+
+
+Trouble = Callable[[], str]
+"""Why the program cannot serve now, in a sentence; "" when it can."""
+
+
+@final
+class Site:
+    """The broker as the HTTP side sees it."""
+
+    def __init__(self, hosts: Hosts, access: Access, trouble: Trouble, clock: Clock, version: str) -> None:
+        self.hosts = hosts
+        self.access = access
+        self.trouble = trouble
+        self.clock = clock
+        self.version = version
+        self.started_us = clock.now_us()
+
+    async def sign_in(self, login: Login) -> Visitor | None:
+        """Who that user is; None when the login is wrong."""
+        answer: asyncio.Future[Account | None] = asyncio.get_running_loop().create_future()
+        self.access.login(login, lambda account: None if answer.done() else answer.set_result(account))
+        account = await answer
+        return None if account is None else Visitor(account.name, frozenset(account.user.tags))

@@ -1,0 +1,59 @@
+"""What speaks HTTP: Starlette in uvicorn's protocol, on the broker's own event loop. Loaded when it is needed."""
+
+import asyncio
+from typing import Final, final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from headrace.admin.application import application
+from headrace.admin.listener import Contribute, Speaker
+from headrace.admin.protocol import BoundedProtocol
+from headrace.admin.site import Site
+
+KEEP_ALIVE_SECONDS: Final = 60
+CLOSE_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.02
+MAX_FRAME_BYTES: Final = 16 << 20
+"""The largest WebSocket message."""
+
+
+@final
+class Stack(Speaker):
+    """The application and the connections it is served on."""
+
+    def __init__(self, site: Site, contributions: list[Contribute]) -> None:
+        self._config = Config(
+            application(site, contributions),
+            http=BoundedProtocol,
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._state.default_headers = [(b"server", b"headrace")]
+
+    def protocol(self) -> asyncio.Protocol:
+        return BoundedProtocol(self._config, self._state)
+
+    @property
+    def connections(self) -> int:
+        return len(self._state.connections)
+
+    async def close(self) -> None:
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSE_SECONDS
+        while (self._state.connections or self._state.tasks) and loop.time() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        for task in list(self._state.tasks):
+            task.cancel()

@@ -1,0 +1,69 @@
+"""The `headrace` command: one file per noun, read when its command is used. What the commands do is in other rooms."""
+
+import importlib
+from typing import Annotated, Any, Final, final
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.cli.words import examples
+from headrace.version import __version__
+
+_COMMANDS: Final = {
+    "serve": "headrace.cli.serve",
+    "doctor": "headrace.cli.doctor",
+}
+"""Each command and the module that has it as `app`."""
+
+
+@final
+class _Commands(TyperGroup):
+    """Loads a command's module when it is asked for: `headrace --version` needs none of them."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: object, cmd_name: str) -> Any:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name = cmd_name
+        return command
+
+
+cli: Final = typer.Typer(
+    name="headrace",
+    cls=_Commands,
+    help="A durable message broker whose log is ready for Spark.",
+    epilog=examples(
+        "headrace serve                       keep everything in ./data",
+        "headrace serve --memory              keep nothing, for trying things out",
+        "headrace doctor data                 verify a data directory",
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    cli(prog_name="headrace")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def _headrace(
+    version: Annotated[
+        bool, typer.Option("--version", help="Say which release this is.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass

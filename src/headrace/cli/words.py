@@ -1,0 +1,42 @@
+"""What all commands share: exit codes, and how they read and say things. No command."""
+
+import os
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_PROBLEMS: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_DISK_FAILED: Final = os.EX_IOERR  # 74
+
+
+def examples(*lines: str) -> str:
+    """An epilog: every example a paragraph of its own, or the help would run them together."""
+    return "\n\n".join(["[bold]Examples[/bold]", *lines])
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say in one line what happened and what to do, and end."""
+    typer.echo(f"headrace: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def port(option: str, text: str) -> int | None:
+    """A port as people write it; None where there is to be no listener."""
+    if text == "off":
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        fail(f"{option} takes a port from 0 to 65535, or off; {text!r} is neither", EXIT_USAGE)
+    return int(text)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def line(console: "Console", text: str, style: str | None = None) -> None:
+    """Print a line as it is, however long."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
