@@ -28,13 +28,17 @@ from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091, MQTT5
+from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
+from headrace.protocols.amqp10.peer import Server as Amqp10Server
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.greeting import AmqpGreeting
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
@@ -178,6 +182,7 @@ class _Program:
         self._access: Access | None = None
         self._background = Threads()
         self._tls: Tls | None = None
+        self._amqp10: Amqp10Server | None = None
         self._mqtt: MqttServer | None = None
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
@@ -210,6 +215,7 @@ class _Program:
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(AMQP10, Amqp10Codec())
         codecs.add(MQTT5, Mqtt5Codec())
 
         def soon(call: Callable[[], None]) -> None:
@@ -226,9 +232,9 @@ class _Program:
         assert self._hosts is not None
         assert self._access is not None
         hosts, access, settings = self._hosts, self._access, self._settings
-        server = Amqp091Server(hosts, access, __version__)
+        amqp = self._amqp(hosts, access)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
-            await self._open(name, Listener(lambda: Amqp091Connection(server, self._clock)), port)
+            await self._open(name, Listener(amqp), port)
         mqtt = MqttServer(hosts, access, self._clock, __version__)
         if settings.mqtt is not None or settings.mqtts is not None:
             self._mqtt = mqtt
@@ -241,6 +247,14 @@ class _Program:
         if settings.coap is not None:
             coap = self._listeners["coap"] = DatagramListener(_coap_endpoint(hosts, access, self._clock))
             await coap.open(settings.host, settings.coap)
+
+    def _amqp(self, hosts: Hosts, access: Access) -> Callable[[], AmqpGreeting]:
+        """Handlers for both versions: the client's first bytes say which."""
+        server = Amqp091Server(hosts, access, __version__)
+        server_10 = self._amqp10 = Amqp10Server(hosts, access, self._clock, __version__)
+        return lambda: AmqpGreeting(
+            lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
+        )
 
     async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
         """Open a listener if it was asked for; those whose names end in `s` speak TLS."""
@@ -280,6 +294,8 @@ class _Program:
         while not self._stop.is_set():
             for broker in self._brokers():
                 broker.tick()
+            if self._amqp10 is not None:
+                self._amqp10.tick()
             if self._mqtt is not None:
                 self._mqtt.tick()
             self._poll()
