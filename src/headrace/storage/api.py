@@ -36,6 +36,7 @@ BINDINGS: Final = "bindings"
 RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
+PAUSES: Final = "pauses"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS})
 
 MAX_NAME_BYTES: Final = 512
