@@ -17,6 +17,8 @@ class StubbornEngine(Engine):
         """Raised by `commit`, as long as it is set."""
         self.failure: HeadraceError | None = None
         """What the callbacks of commits with messages are called with, as long as it is set; nothing is stored then."""
+        self.fails_all = False
+        """Whether that goes for commits without messages too."""
         self.is_closed_door = False
         """Whether commits wait until the door is opened."""
         self.attempts = 0
@@ -35,7 +37,7 @@ class StubbornEngine(Engine):
         self.waits.append(durable)
         if self.refusal is not None:
             raise self.refusal
-        if self.failure is not None and commit.appends:
+        if self.failure is not None and (commit.appends or self.fails_all):
             self._failed.append((done, self.failure))
         elif self.is_closed_door:
             self._waiting.append((commit, done, durable))

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -18,29 +19,30 @@ from rich.filesize import decimal
 from rich.logging import RichHandler
 
 from headrace.admin.listener import HttpListener
-from headrace.admin.site import ADMINISTRATOR, Site, Visitor
+from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
+from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
-from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.link import Host as Amqp091Host
 from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.amqp091.sasl import Login
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
 DEFAULT_DATA: Final = Path("data")
-DEFAULT_ADDRESS: Final = "127.0.0.1"  # there is only the user guest yet, and guest comes from this machine
+DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
 DEFAULT_HTTP_PORT: Final = 15672
 _TICK_SECONDS: Final = 0.05
+_THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
 
 OpenEngine = Callable[[Path | None, Wake], Engine]
@@ -97,17 +99,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def is_guest(login: Login) -> bool:
-    """The only user so far: guest with the password guest, from this machine."""
-    return login.is_loopback and login.user == "guest" and login.password == b"guest"
-
-
-async def sign_in_guest(user: str, password: bytes, is_loopback: bool) -> Visitor | None:
-    """The same over HTTP; guest may do everything."""
-    is_right = is_guest(Login(user, password, is_loopback))
-    return Visitor(user, frozenset({ADMINISTRATOR})) if is_right else None
-
-
 def log_to_stderr() -> None:
     """Send the log to stderr: in colour for people, a line each for files and pipes."""
     handler: logging.Handler = logging.StreamHandler()
@@ -125,6 +116,29 @@ def raise_file_limit() -> None:
 
 
 @final
+class _Threads(Background):
+    """A few threads for passwords, started when the first is checked."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "passwords")
+        task = loop.run_in_executor(self._pool, work)
+        task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
+
+    def later(self, delay_us: int, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(delay_us / 1_000_000, call)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@final
 class _Program:
     def __init__(self, settings: ServeSettings, console: Console, clock: Clock, opener: OpenEngine) -> None:
         self._settings = settings
@@ -132,7 +146,9 @@ class _Program:
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
-        self._brokers: dict[str, Broker] = {}
+        self._hosts: Hosts | None = None
+        self._access: Access | None = None
+        self._background = _Threads()
         self._listeners: dict[str, Listener | HttpListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
@@ -165,18 +181,23 @@ class _Program:
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        self._brokers[DEFAULT_HOST] = Broker(engine, self._clock, soon, DEFAULT_HOST, codecs)
+        hosts = self._hosts = Hosts(engine, lambda name: Broker(engine, self._clock, soon, name, codecs))
+        self._access = Access(engine, self._clock, self._background, hosts)
+
+    def _brokers(self) -> list[Broker]:
+        return [] if self._hosts is None else self._hosts.brokers()
 
     async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
+        assert self._hosts is not None
+        assert self._access is not None
         if self._settings.amqp is not None:
-            hosts = {name: Amqp091Host(name, broker) for name, broker in self._brokers.items()}
-            server = Amqp091Server(hosts.get, is_guest, __version__)
+            server = Amqp091Server(self._hosts, self._access, __version__)
             listener = Listener(lambda: Amqp091Connection(server, self._clock))
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
         if self._settings.http is not None:
-            site = Site(self._brokers, sign_in_guest, self._trouble, self._clock, __version__)
+            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
@@ -185,19 +206,20 @@ class _Program:
         """Why nothing can be published now, "" when it can."""
         if self._failure is not None or self._stop.is_set():
             return "the broker stops"
-        held_up = [name for name, broker in self._brokers.items() if broker.is_held_up]
+        held_up = [broker.topology.host for broker in self._brokers() if broker.is_held_up]
         return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
         for listener in self._listeners.values():
             await listener.close()
-        for broker in self._brokers.values():
+        self._background.close()
+        for broker in self._brokers():
             broker.drain()
 
     async def _serve(self) -> None:
         while not self._stop.is_set():
-            for broker in self._brokers.values():
+            for broker in self._brokers():
                 broker.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):

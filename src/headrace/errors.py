@@ -25,6 +25,10 @@ class ResourceLocked(Refused):
     """Another connection has it for itself alone."""
 
 
+class TooLarge(Refused):
+    """The message has more bytes than may be sent."""
+
+
 class BadExpression(Refused):
     """A filter expression cannot be read; `column` (from 1, the end of the text included) says where."""
 

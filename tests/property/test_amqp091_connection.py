@@ -15,9 +15,9 @@ from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.events import Ack, Method
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER, REPLY_NAMES
 from headrace.protocols.amqp091.handshake import Server
-from headrace.protocols.amqp091.link import Host
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from tests.doors import doors_to
 from tests.house import House
 
 
@@ -28,7 +28,7 @@ class _Line:
         self.sent: list[bytes] = []
         self._before: list[Callable[[], None]] = []
         self.is_closed = False
-        self.peer = "test"
+        self.peer = self.address = "test"
         self.is_loopback = True
         self.certificate_name = ""
 
@@ -130,13 +130,13 @@ def test_any_methods_in_any_order_are_answered_or_refused(frames: list[bytes]) -
     house = House()
     codecs: Codecs = house.broker.codecs
     codecs.add(AMQP091, Amqp091Codec())
-    host = Host("/", house.broker)
-    connection = Connection(Server(lambda name: host, lambda login: True, "test"), house.clock)
+    connection = Connection(Server(*doors_to(house.broker, clock=house.clock), "test"), house.clock)
     wire = _Line()
     connection.opened(cast("Wire", wire))
     start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
     connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))
-    connection.feed(encode_method(0, commands.Connection.TuneOk) + encode_method(0, commands.Connection.Open))
+    connection.feed(encode_method(0, commands.Connection.TuneOk))
+    connection.feed(encode_method(0, commands.Connection.Open, {"virtual_host": "/"}))
     connection.feed(encode_method(1, commands.Channel.Open) + encode_method(2, commands.Channel.Open))
     connection.feed(encode_method(1, commands.Queue.Declare, {"queue": "q"}))
     for frame in frames:

@@ -13,9 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.admin.problems import BadRequest, NoLogin, TooLarge
+from headrace.admin.problems import BadRequest, NoLogin
 from headrace.admin.site import MANAGEMENT, Site, Visitor
-from headrace.errors import AccessRefused, Unavailable
+from headrace.core.logins import Login
+from headrace.errors import AccessRefused, TooLarge, Unavailable
 
 MAX_BODY_BYTES: Final = 32 << 20
 BODY_SECONDS: Final = 60.0
@@ -118,7 +119,8 @@ class Pages:
     async def visitor(self, request: Request) -> Visitor:
         """Who asks. Raises NoLogin."""
         name, password = _credentials(request.headers.get("authorization", ""))
-        visitor = await self._site.sign_in(name, password, is_from_here(request))
+        address = "local" if request.client is None else request.client.host
+        visitor = await self._site.sign_in(Login(name, password, address, is_from_here(request)))
         if visitor is None:
             raise NoLogin("Login failed")
         return visitor

@@ -15,6 +15,7 @@ from headrace.errors import (
     PreconditionFailed,
     Refused,
     ResourceLocked,
+    TooLarge,
     Unavailable,
 )
 
@@ -23,10 +24,6 @@ _log: Final = logging.getLogger("headrace.admin")
 
 class BadRequest(Refused):
     """The request itself makes no sense: a parameter, the body."""
-
-
-class TooLarge(Refused):
-    """The body has more bytes than this page takes."""
 
 
 class NoLogin(AccessRefused):

@@ -1,12 +1,16 @@
 """What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Callable
 from typing import final
 
 from headrace.clock import Clock
-from headrace.core.broker import Broker
+from headrace.core.access import Access
+from headrace.core.account import Account
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Login
+from headrace.core.users import ADMINISTRATOR
 
-ADMINISTRATOR = "administrator"
 MANAGEMENT = "management"
 MONITORING = "monitoring"
 
@@ -30,8 +34,6 @@ class Visitor:
         return tag in self.tags
 
 
-SignIn = Callable[[str, bytes, bool], Awaitable[Visitor | None]]
-"""Who that user with that password is, coming from this machine or not; None when the login is wrong."""
 Trouble = Callable[[], str]
 """Why the program cannot serve now, in a sentence; "" when it can."""
 
@@ -40,12 +42,17 @@ Trouble = Callable[[], str]
 class Site:
     """The broker as the HTTP side sees it."""
 
-    def __init__(
-        self, hosts: Mapping[str, Broker], sign_in: SignIn, trouble: Trouble, clock: Clock, version: str
-    ) -> None:
+    def __init__(self, hosts: Hosts, access: Access, trouble: Trouble, clock: Clock, version: str) -> None:
         self.hosts = hosts
-        self.sign_in = sign_in
+        self.access = access
         self.trouble = trouble
         self.clock = clock
         self.version = version
         self.started_us = clock.now_us()
+
+    async def sign_in(self, login: Login) -> Visitor | None:
+        """Who that user is; None when the login is wrong."""
+        answer: asyncio.Future[Account | None] = asyncio.get_running_loop().create_future()
+        self.access.login(login, lambda account: None if answer.done() else answer.set_result(account))
+        account = await answer
+        return None if account is None else Visitor(account.name, frozenset(account.user.tags))

@@ -28,7 +28,7 @@ from headrace.core.turn import Confirm
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message
-from headrace.storage.api import Engine
+from headrace.storage.api import Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
 
@@ -55,6 +55,8 @@ class Broker:
         self._line = Line(engine, clock, schedule, self._flow)
         self._queues = Queues(engine, clock, self._line, self.topology, self.codecs)
         self.topology.load(engine)
+        self.on_dissolved: list[Callable[[], None]] = []
+        """Called when the virtual host is deleted: connections to it must end."""
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -419,6 +421,19 @@ class Broker:
         """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""
         kept = self.topology.queues.get(HISTORY_PREFIX + name)
         return [(at, read_entry(message)) for at, message in kept.browse(offset, limit)] if kept is not None else []
+
+    def dissolve(self) -> Commit:
+        """The virtual host goes: so do its connections, queues, exchanges and bindings, all in the commit returned.
+
+        Whoever calls may add to that commit before the turn ends, and must not use the broker for anything else.
+        """
+        for tell in list(self.on_dissolved):
+            tell()
+        turn = self._line.open()
+        for queue in list(self.topology.queues.values()):
+            self._queues.drop(queue)
+        self.topology.clear(turn)
+        return turn.durable
 
     # -- turns and flow ----------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class Queues(Surroundings):
         if passive:
             raise NotFound(f"no queue '{name}' in vhost '{self._host}'")
         if not name:
-            definition = replace(definition, name=GENERATED_PREFIX + secrets.token_urlsafe(16))
+            definition = replace(definition, name=generated_name())
         else:
             _check_name(name)
         queue = self.create(self._line.open(), definition)
@@ -200,6 +200,11 @@ class Queues(Surroundings):
 
     def pump_soon(self, queue: Queue) -> None:
         self._line.pump_soon(queue)
+
+
+def generated_name() -> str:
+    """A name for a queue that its client leaves to the server."""
+    return GENERATED_PREFIX + secrets.token_urlsafe(16)
 
 
 def _check_name(name: str) -> None:

@@ -111,6 +111,10 @@ class Topology:
     def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
         self._forget(turn, self.exchanges.delete(name, if_unused))
 
+    def clear(self, turn: Turn) -> None:
+        """Have no exchanges and bindings any more but those that every virtual host begins with."""
+        self._forget(turn, self.exchanges.clear())
+
     def bind(self, turn: Turn, binding: Binding) -> None:
         durable = True
         if not binding.to_exchange:

@@ -27,6 +27,7 @@ CLOSE_SECONDS: Final = 5.0
 # Why a connection is not read from; several may hold at once.
 BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
+BY_RATE: Final = 4
 
 
 class Handler(ABC):
@@ -88,6 +89,8 @@ class Wire(asyncio.Protocol):
         """When it was opened, in the event loop's time."""
         self.local = ""
         self.peer = ""
+        self.address = ""
+        """The peer's address without its port."""
         self.is_loopback = False
         self.is_tls = False
         self.certificate_name = ""
@@ -127,6 +130,12 @@ class Wire(asyncio.Protocol):
         self._not_reading &= ~why
         if was_paused and not self._not_reading and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def pause_for(self, seconds: float) -> None:
+        """Read nothing more for a while: the peer sends faster than it may."""
+        if not self._not_reading & BY_RATE:
+            self.pause_reading(BY_RATE)
+            self._loop.call_later(seconds, self.resume_reading, BY_RATE)
 
     def keep_alive(self, interval_seconds: float) -> None:
         """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
@@ -182,6 +191,7 @@ class Wire(asyncio.Protocol):
         self.peer = f"{host}:{address[1]}" if host else "local"
         here = transport.get_extra_info("sockname")
         self.local = f"{here[0]}:{here[1]}" if isinstance(here, tuple) else "local"
+        self.address = host or "local"
         self.is_loopback = not host or host.startswith(("127.", "::ffff:127.")) or host == "::1"
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))

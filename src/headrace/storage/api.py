@@ -33,11 +33,15 @@ if TYPE_CHECKING:
 QUEUES: Final = "queues"
 EXCHANGES: Final = "exchanges"
 BINDINGS: Final = "bindings"
+HOSTS: Final = "hosts"
+USERS: Final = "users"
+PERMISSIONS: Final = "permissions"
+TOPIC_PERMISSIONS: Final = "topic_permissions"
 RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 PAUSES: Final = "pauses"
-DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS})
+DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512
 MAX_TEXT_BYTES: Final = 65535

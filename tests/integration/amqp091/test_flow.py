@@ -12,8 +12,8 @@ from headrace.core.broker import Broker
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.link import Host
 from headrace.storage.memory import MemoryEngine
+from tests.doors import doors_to
 from tests.servers import Server
 
 
@@ -116,8 +116,7 @@ def test_publishers_are_told_to_wait_and_to_go_on(name: str) -> None:
             loop.call_soon(call)
 
         broker = Broker(MemoryEngine(), SystemClock(), soon)
-        host = Host("/", broker)
-        server = Amqp091Server(lambda vhost: host, lambda login: True, "test")
+        server = Amqp091Server(*doors_to(broker), "test")
         listener = Listener(lambda: Connection(server, SystemClock()))
         await listener.open("127.0.0.1", 0)
         told = await loop.run_in_executor(None, lambda: _blocked(listener.port, name, loop, broker))

@@ -13,12 +13,12 @@ from pika.credentials import ExternalCredentials
 
 from headrace.clock import SystemClock
 from headrace.core.broker import Broker
+from headrace.core.rights import Permission
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.link import Host
-from headrace.protocols.amqp091.sasl import Login
 from headrace.storage.memory import MemoryEngine
+from tests.doors import doors_to, must
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +35,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_certificate_logs_its_owner_in(certificate: Path, make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    logins: list[Login] = []
-
-    def authenticate(login: Login) -> bool:
-        logins.append(login)
-        return login.password is None
-
     async def run() -> bytes:
         loop = asyncio.get_running_loop()
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        host = Host("/", Broker(MemoryEngine(), SystemClock(), soon))
-        server = Amqp091Server(lambda name: host, authenticate, "test")
+        hosts, access = doors_to(Broker(MemoryEngine(), SystemClock(), soon))
+        access.put_user("localhost", None, (), must)
+        access.put_permission(Permission("localhost", "/", ".*", ".*", ".*"), must)
+        server = Amqp091Server(hosts, access, "test")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         context.load_verify_locations(certificate)
@@ -63,7 +59,6 @@ def test_a_certificate_logs_its_owner_in(certificate: Path, make_loop: Callable[
         body = runner.run(run())
 
     assert body == b"secret" * 100_000
-    assert [login.user for login in logins] == ["localhost"]
 
 
 def _echo(port: int, certificate: Path) -> bytes:

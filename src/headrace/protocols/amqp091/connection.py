@@ -46,7 +46,7 @@ class Connection(Handler):
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
-        self._handshake = Handshake(self._server, wire, self)
+        self._handshake = Handshake(self._server, wire, self, lambda error: self._end(error, None))
 
     def feed(self, data: bytes) -> None:
         link = self._link
@@ -60,8 +60,11 @@ class Connection(Handler):
             return
         if self._decoder.failure is not None:
             self._end(self._decoder.failure, None)
-        if link is not None and link.has_published and link.broker.blocked:
-            self._on_flow(True)
+        if link is not None and link.has_published:
+            if link.broker.blocked:
+                self._on_flow(True)
+            if link.published:
+                self._meter(link)
 
     def hold_output(self, is_held: bool) -> None:
         if self._link is not None:
@@ -84,6 +87,9 @@ class Connection(Handler):
         link, self._link = self._link, None
         if link is not None:
             link.broker.on_flow.remove(self._on_flow)
+            link.broker.on_dissolved.remove(self._on_dissolved)
+            link.account.on_removed.remove(self._on_removed)
+            link.account.disconnect()
             link.broker.release_owner(self)
 
     def facts(self) -> ConnectionFacts | None:
@@ -190,6 +196,8 @@ class Connection(Handler):
                 link.now_us = self._clock.now_us()
                 self._decoder.frame_max = link.frame_max
                 link.broker.on_flow.append(self._on_flow)
+                link.broker.on_dissolved.append(self._on_dissolved)
+                link.account.on_removed.append(self._on_removed)
 
     def _open_channel(self, number: int, channel: Channel | None) -> None:
         assert self._link is not None
@@ -199,6 +207,13 @@ class Connection(Handler):
         if number > self._handshake.channel_max:
             most = self._handshake.channel_max
             raise ProtocolError(NOT_ALLOWED, f"number of channels opened ({number}) has reached the agreed {most}")
+        account = self._link.account
+        if not account.open_channel():
+            raise ProtocolError(
+                NOT_ALLOWED,
+                f"number of channels opened for user '{account.name}' has reached the maximum allowed user limit "
+                f"of ({account.user.limits.max_channels})",
+            )
         self._channels[number] = Channel(self._link, number)
         self._link.send(number, commands.Channel.OpenOk)
 
@@ -258,6 +273,15 @@ class Connection(Handler):
             return True
         return self._handshake.capabilities.get("authentication_failure_close") is True
 
+    def _on_dissolved(self) -> None:
+        if self._link is not None:
+            name = self._link.host.name
+            self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{name}' is deleted"), None)
+
+    def _on_removed(self) -> None:
+        if self._link is not None:
+            self._end(ProtocolError(CONNECTION_FORCED, f"user '{self._link.account.name}' is deleted"), None)
+
     # -- small things ------------------------------------------------------------------------------------------------
 
     def _on_flow(self, is_blocked: bool) -> None:
@@ -276,14 +300,22 @@ class Connection(Handler):
                 link.send(0, commands.Connection.Unblocked)
             link.wire.resume_reading(BY_BROKER)
 
+    def _meter(self, link: Link) -> None:
+        """A user that sends more than it may is not heard for a while."""
+        messages, link.published = link.published, 0
+        pause_us = link.account.spend(messages, self._clock.monotonic_us())
+        if pause_us:
+            link.wire.pause_for(pause_us / 1_000_000)
+
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]
         channel.close()
+        if self._link is not None:
+            self._link.account.close_channel()
 
     def _close_channels(self) -> None:
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.close()
+        for channel in list(self._channels.values()):
+            self._drop_channel(channel)
 
     def _send_raw(self, data: bytes) -> None:
         if self._wire is not None:

@@ -8,6 +8,7 @@ from headrace.core.address import is_address, parse_address
 from headrace.core.definition import declared
 from headrace.core.exchange import KINDS, Binding, Exchange
 from headrace.core.queue import Queue
+from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
 from headrace.errors import NotFound, ProtocolError
 from headrace.protocols.amqp091.frames import COMMAND_INVALID
 from headrace.protocols.amqp091.link import Link
@@ -36,29 +37,30 @@ class Declarations:
         kind = method.exchange_type
         if not method.passive and kind not in KINDS:
             raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{kind[:64]}'")
-        self._link.broker.declare_exchange(
-            Exchange(
-                method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
-            ),
-            method.passive,
+        exchange = Exchange(
+            method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
         )
+        if not method.passive:
+            self._link.rights.check_declare_exchange(exchange)
+        self._link.broker.declare_exchange(exchange, method.passive)
 
     def delete_exchange(self, method: commands.Exchange.Delete) -> None:
         """As RabbitMQ does, one that is not there is deleted too."""
+        self._link.rights.check(CONFIGURE, EXCHANGE, method.exchange)
         try:
             self._link.broker.delete_exchange(method.exchange, method.if_unused)
         except NotFound:
             return
 
     def bind_exchange(self, method: commands.Exchange.Bind) -> None:
-        self._link.broker.bind(
-            Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
-        )
+        binding = Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
+        self._link.rights.check_bind(binding)
+        self._link.broker.bind(binding)
 
     def unbind_exchange(self, method: commands.Exchange.Unbind) -> None:
-        self._link.broker.unbind(
-            Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
-        )
+        binding = Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
+        self._link.rights.check_bind(binding)
+        self._link.broker.unbind(binding)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,8 @@ class Declarations:
         definition = declared(
             name, method.durable, method.exclusive, method.auto_delete, {} if method.passive else method.arguments
         )
+        if not method.passive:
+            self._link.rights.check_declare_queue(definition)
         queue: Queue = self._link.broker.declare(definition, owner, method.passive)
         self._last_queue = queue.name
         return queue.name, queue.messages, queue.consumers
@@ -85,20 +89,25 @@ class Declarations:
 
     def delete_queue(self, method: commands.Queue.Delete) -> int:
         name = _plain(self.queue_name(method.queue))
+        self._link.rights.check(CONFIGURE, QUEUE, name)
         try:
             return self._link.broker.delete(name, method.if_unused, method.if_empty, self._link.owner)
         except NotFound:
             return 0  # as RabbitMQ does
 
     def purge_queue(self, method: commands.Queue.Purge) -> int:
-        return self._link.broker.purge(_plain(self.queue_name(method.queue)), self._link.owner)
+        name = _plain(self.queue_name(method.queue))
+        self._link.rights.check(READ, QUEUE, name)
+        return self._link.broker.purge(name, self._link.owner)
 
     def bind_queue(self, method: commands.Queue.Bind) -> None:
         binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
+        self._link.rights.check_bind(binding)
         self._link.broker.bind(binding, self._link.owner)
 
     def unbind_queue(self, method: commands.Queue.Unbind) -> None:
         binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
+        self._link.rights.check_bind(binding)
         self._link.broker.unbind(binding, self._link.owner)
 
     def _binding(self, given: str, exchange: str, key: str, arguments: dict[str, object]) -> Binding:

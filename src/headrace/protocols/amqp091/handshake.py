@@ -5,7 +5,10 @@ from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.errors import AccessRefused, ProtocolError
+from headrace.core.access import Access
+from headrace.core.account import Account
+from headrace.core.hosts import Hosts
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
@@ -17,7 +20,7 @@ from headrace.protocols.amqp091.frames import (
 )
 from headrace.protocols.amqp091.link import Host, Link
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, Login, parse_login
+from headrace.protocols.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, parse_login
 
 # What RabbitMQ's clients look for before they use it.
 CAPABILITIES: Final[Mapping[str, object]] = {
@@ -32,34 +35,42 @@ CAPABILITIES: Final[Mapping[str, object]] = {
     "direct_reply_to": True,
 }
 
-Authenticate = Callable[[Login], bool]
-"""Whether a login is that of a user who may come in."""
-FindHost = Callable[[str], Host | None]
-"""The virtual host of that name, None when there is none."""
-
 
 @final
 class Server:
     """What all connections of the server share."""
 
-    __slots__ = ("authenticate", "find_host", "version")
+    __slots__ = ("_hosts", "_met", "access", "version")
 
-    def __init__(self, find_host: FindHost, authenticate: Authenticate, version: str) -> None:
-        self.find_host = find_host
-        self.authenticate = authenticate
+    def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
+        self._hosts = hosts
+        self._met: dict[str, Host] = {}
+        self.access = access
         self.version = version
+
+    def find_host(self, name: str) -> Host | None:
+        """The virtual host of that name, None when there is none."""
+        broker = self._hosts.find(name)
+        if broker is None:
+            return None
+        host = self._met.get(name)
+        if host is None or host.broker is not broker:
+            host = self._met[name] = Host(name, broker)
+        return host
 
 
 @final
 class Handshake:
     """Asks and answers until the connection is open."""
 
-    def __init__(self, server: Server, wire: Wire, owner: object) -> None:
+    def __init__(self, server: Server, wire: Wire, owner: object, refuse: Callable[[HeadraceError], None]) -> None:
         self._server = server
         self._wire = wire
         self._owner = owner
-        self._expected: type[base.Frame] = commands.Connection.StartOk
-        self._user = ""
+        self._refuse = refuse
+        self._expected: type[base.Frame] | None = commands.Connection.StartOk
+        """What must come next; nothing may while a login is being checked."""
+        self._account: Account | None = None
         self._client_id = ""
         self._frame_max = FRAME_MAX_SIZE
         self.heartbeat = 0
@@ -90,7 +101,8 @@ class Handshake:
     def handle(self, method: base.Frame) -> Link | None:
         """Go a step on; the last one gives the Link. Raises AccessRefused, ProtocolError."""
         if type(method) is not self._expected:
-            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {self._expected.name} is due")
+            due = "nothing" if self._expected is None else self._expected.name
+            raise ProtocolError(COMMAND_INVALID, f"{method.name} where {due} is due")
         if isinstance(method, commands.Connection.StartOk):
             self._log_in(method)
         elif isinstance(method, commands.Connection.TuneOk):
@@ -108,10 +120,16 @@ class Handshake:
         self._client_id = name if isinstance(name, str) and name else self._wire.peer
         response: object = method.response  # pamqp says str; our reader leaves long strings as bytes
         assert isinstance(response, bytes)
-        login = parse_login(method.mechanism, response, self._wire.certificate_name, self._wire.is_loopback)
-        if not self._server.authenticate(login):
-            raise AccessRefused(f"Login was refused using authentication mechanism {method.mechanism}.")
-        self._user = login.user
+        wire = self._wire
+        login = parse_login(method.mechanism, response, wire.certificate_name, wire.address, wire.is_loopback)
+        self._expected = None
+        self._server.access.login(login, lambda account: self._logged_in(method.mechanism, account))
+
+    def _logged_in(self, mechanism: str, account: Account | None) -> None:
+        if account is None:
+            self._refuse(AccessRefused(f"Login was refused using authentication mechanism {mechanism}."))
+            return
+        self._account = account
         self._send(
             commands.Connection.Tune, channel_max=CHANNEL_MAX, frame_max=FRAME_MAX_SIZE, heartbeat=HEARTBEAT_SECONDS
         )
@@ -131,10 +149,18 @@ class Handshake:
         self._expected = commands.Connection.Open
 
     def _open(self, name: str) -> Link:
+        account = self._account
+        assert account is not None
         host = self._server.find_host(name)
         if host is None:
             raise ProtocolError(NOT_ALLOWED, f"vhost {name} not found")
-        link = Link(self._wire, self._owner, host, self._user)
+        rights = self._server.access.rights(account.name, name)
+        if rights is None:
+            raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}'")
+        if not account.connect():
+            limit = f"user connection limit ({account.user.limits.max_connections}) is reached"
+            raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}': {limit}")
+        link = Link(self._wire, self._owner, host, account, rights)
         link.client_id = self._client_id
         link.capabilities = self.capabilities
         link.frame_max = self._frame_max

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, final
 
 from pamqp import base
 
+from headrace.core.account import Account
 from headrace.core.broker import Broker
+from headrace.core.rights import Rights
 from headrace.model import Message
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE
 from headrace.protocols.amqp091.methods import encode_method
@@ -32,6 +34,7 @@ class Link:
     """One connection, seen from its channels."""
 
     __slots__ = (
+        "account",
         "capabilities",
         "client_id",
         "frame_max",
@@ -40,20 +43,24 @@ class Link:
         "is_held",
         "now_us",
         "owner",
-        "user",
+        "published",
+        "rights",
         "wire",
     )
 
-    def __init__(self, wire: "Wire", owner: object, host: Host, user: str) -> None:
+    def __init__(self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights) -> None:
         self.wire = wire
         self.owner = owner
         self.host = host
-        self.user = user
+        self.account = account
+        self.rights = rights
         self.client_id = ""
         self.capabilities: Mapping[str, object] = {}
         self.frame_max = FRAME_MAX_SIZE
         self.now_us = 0
         self.has_published = False
+        self.published = 0
+        """How many messages came since this was last looked at; counted for users with limits only."""
         self.is_held = False
         """Whether the peer does not keep up with what it is sent."""
 

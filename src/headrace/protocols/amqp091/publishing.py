@@ -6,6 +6,7 @@ from pamqp import commands
 
 from headrace.core.address import COMMIT, is_address, parse_address
 from headrace.core.properties import Properties
+from headrace.core.rights import WRITE
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
@@ -51,18 +52,25 @@ class Publisher:
         said = event.said
         source = route.source
         properties = event.properties
+        rights = link.rights
+        if source is None or route.exchange not in rights.writable or rights.topics:
+            rights.check_publish(route.exchange, route.key, link.client_id)
         if source is None:
             source = self._source(route)
-        if said.user_id and said.user_id != link.user:
-            raise PreconditionFailed(
-                f"user_id property set to '{said.user_id}' but authenticated user was '{link.user}'"
-            )
+        account = link.account
+        if account.is_metered:
+            link.published += 1
+            account.check_size(len(event.body))
+        if said.user_id and said.user_id != account.user.name:
+            self._check_user(said.user_id)
         if said.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: list[str] = []
         headers = said.headers
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
+            for key in extra_keys:
+                rights.check_topic(WRITE, route.exchange, key, link.client_id)
         priority = said.extra.get(PRIORITY, 0) if said.extra else 0
         message = Message(
             source,
@@ -80,6 +88,11 @@ class Publisher:
         confirm = self._confirmed if self.is_confirming else None
         if not link.host.broker.publish(message, confirm, headers or None, extra_keys) and route.mandatory:
             self.send_return(route, message)
+
+    def _check_user(self, claimed: str) -> None:
+        user = self._link.account.user
+        if not user.is_impersonator:
+            raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
     def _source(self, route: Route) -> Source:
         """The source of what goes this way; kept with the way unless each message must be looked at."""

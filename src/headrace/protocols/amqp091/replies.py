@@ -11,6 +11,7 @@ from headrace.errors import (
     ProtocolError,
     Refused,
     ResourceLocked,
+    TooLarge,
     Unavailable,
 )
 from headrace.protocols.amqp091.frames import (
@@ -31,6 +32,7 @@ _CODES: Final[tuple[tuple[type[HeadraceError], int], ...]] = (
     (AccessRefused, ACCESS_REFUSED),
     (ResourceLocked, RESOURCE_LOCKED),
     (PreconditionFailed, PRECONDITION_FAILED),
+    (TooLarge, CONTENT_TOO_LARGE),
     (Refused, PRECONDITION_FAILED),
     (Corrupt, PRECONDITION_FAILED),
     (Unavailable, RESOURCE_ERROR),

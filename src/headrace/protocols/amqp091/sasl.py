@@ -1,7 +1,8 @@
 """Who a client says it is: the answers of PLAIN, AMQPLAIN and EXTERNAL. Whether that is true is decided elsewhere."""
 
-from typing import Final, final
+from typing import Final
 
+from headrace.core.logins import Login
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp091.fields import LongString, Reader
 from headrace.protocols.amqp091.frames import SYNTAX_ERROR
@@ -11,32 +12,20 @@ AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
 
 
-@final
-class Login:
-    """A claim to be a user. Without a password it rests on the certificate of the connection."""
-
-    __slots__ = ("is_loopback", "password", "user")
-
-    def __init__(self, user: str, password: bytes | None, is_loopback: bool) -> None:
-        self.user = user
-        self.password = password
-        self.is_loopback = is_loopback
-
-
-def parse_login(mechanism: str, response: bytes, certificate_name: str, is_loopback: bool) -> Login:
+def parse_login(mechanism: str, response: bytes, certificate_name: str, address: str, is_loopback: bool) -> Login:
     """Raises ProtocolError when the response is not one of the mechanism."""
     if mechanism == PLAIN:
         parts = response.split(b"\0")
         if len(parts) != 3:
             raise ProtocolError(SYNTAX_ERROR, "a PLAIN response is an identity, a user and a password with NUL between")
-        return Login(parts[1].decode(errors="replace"), parts[2], is_loopback)
+        return Login(parts[1].decode(errors="replace"), parts[2], address, is_loopback)
     if mechanism == AMQPLAIN:
         size = len(response).to_bytes(4, "big")
         table = Reader(size + response).table()
         user, password = table.get("LOGIN"), table.get("PASSWORD")
         if not isinstance(user, str) or not isinstance(password, str | LongString):
             raise ProtocolError(SYNTAX_ERROR, "an AMQPLAIN response is a table with LOGIN and PASSWORD")
-        return Login(user, password.encode() if isinstance(password, str) else bytes(password), is_loopback)
+        return Login(user, password.encode() if isinstance(password, str) else bytes(password), address, is_loopback)
     if mechanism == EXTERNAL and certificate_name:
-        return Login(certificate_name, None, is_loopback)
+        return Login(certificate_name, None, address, is_loopback)
     raise ProtocolError(SYNTAX_ERROR, f"the mechanism {mechanism[:32]!r} is not offered")

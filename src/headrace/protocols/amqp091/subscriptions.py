@@ -10,6 +10,7 @@ from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
 from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue import DEFAULT_GROUP
+from headrace.core.rights import QUEUE, READ
 from headrace.errors import PreconditionFailed, ProtocolError, Refused
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
@@ -99,6 +100,7 @@ class Subscriptions:
         arguments: dict[str, object] = dict(method.arguments or {})
         key_filter = ""
         is_address_given = is_address(queue)
+        self._check_read(queue)
         if is_address_given:
             address = parse_address(queue)
             queue, key_filter = address.queue, address.key
@@ -130,6 +132,13 @@ class Subscriptions:
         if self._link.is_held or not self._is_flowing:
             subscription.allow(False)
         return tag
+
+    def _check_read(self, queue: str) -> None:
+        """Raises AccessRefused unless the user may read the queue, or what its address says."""
+        if is_address(queue):
+            self._link.rights.check_topic_subscribe(queue, self._link.client_id)
+        else:
+            self._link.rights.check(READ, QUEUE, queue)
 
     def _own_group(self, subscription: Subscription, arguments: dict[str, object], key_filter: str) -> str:
         """The group of a stream's reader that names none: its tag, or one of its own where another has that tag.
@@ -204,6 +213,7 @@ class Subscriptions:
     def get(self, method: commands.Basic.Get, queue: str) -> None:
         """One message, or the answer that there is none."""
         link = self._link
+        self._check_read(queue)
         name = parse_address(queue).queue if is_address(queue) else queue
         delivery = link.broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:

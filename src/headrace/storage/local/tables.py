@@ -1,6 +1,6 @@
 """Keyed state: a dict per table in memory, and how it is kept on disk between checkpoints. No journal.
 
-Definitions (queues, exchanges, bindings) are `config/<table>.json`, written whole:
+Definitions (queues, exchanges, bindings, virtual hosts, users, permissions) are `config/<table>.json`, written whole:
 
     {"format": 1, "seq": ..., "<table>": {key: definition, ...}, "crc32": "8 hex digits"}
 

@@ -2,9 +2,12 @@
 
 from typing import cast
 
+from headrace.core.account import Account
 from headrace.core.definition import STREAM, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.properties import Properties
+from headrace.core.rights import Rights
+from headrace.core.users import guest
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.link import Host, Link
@@ -44,7 +47,7 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.broker.settle(worked[0])
     house.run()
     wire = _Wire()
-    link = Link(cast("Wire", wire), object(), Host("/", house.broker), "guest")
+    link = Link(cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
     subscription = Subscription(link, 1, "c", "s", Tags())
     subscription.is_stream = subscription.is_addressed = True
 

@@ -1,0 +1,93 @@
+"""The virtual hosts of one engine: created, found, deleted, each with a broker of its own. Who may enter: access.py."""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from headrace.core.broker import Broker
+from headrace.core.topology import DEFAULT_HOST
+from headrace.core.users import check_name
+from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
+from headrace.storage.api import HOSTS, Commit, Done, Engine
+
+_log: Final = logging.getLogger("headrace.core")
+
+
+@final
+class Hosts:
+    """All virtual hosts by name. The default one is always there."""
+
+    def __init__(self, engine: Engine, make_broker: Callable[[str], Broker]) -> None:
+        self._engine = engine
+        self._make_broker = make_broker
+        self._brokers: dict[str, Broker] = {}
+        self._leaving: dict[str, Broker] = {}
+        """Hosts that are gone for everybody, but not yet in storage."""
+        self.on_delete: list[Callable[[str, Commit], None]] = []
+        """Called with the name of a host that goes and the commit it goes in, to add what else must go."""
+        for name in sorted({DEFAULT_HOST, *[key.decode() for key, _ in engine.items(HOSTS)]}):
+            self._brokers[name] = make_broker(name)
+
+    def find(self, name: str) -> Broker | None:
+        """The broker of a virtual host, None when there is no such host."""
+        return self._brokers.get(name)
+
+    def names(self) -> list[str]:
+        """All virtual hosts, in order."""
+        return sorted(self._brokers)
+
+    def brokers(self) -> list[Broker]:
+        """The brokers of all hosts, those of hosts that are still being deleted too: all want to tick."""
+        return [*self._brokers.values(), *self._leaving.values()]
+
+    def create(self, name: str, done: Done) -> None:
+        """Have a virtual host; `done` is told when it is there and would survive a crash.
+
+        Raises Refused for a name that cannot be, Unavailable while a host of that name is being deleted.
+        """
+        check_name("virtual host", name)
+        if name in self._leaving:
+            raise Unavailable(f"vhost '{name}' is still being deleted; try again")
+
+        def stored(error: HeadraceError | None) -> None:
+            if error is None and name not in self._brokers:
+                self._brokers[name] = self._make_broker(name)
+            done(error)
+
+        commit = Commit()
+        commit.put(HOSTS, name.encode(), json.dumps({"name": name}, ensure_ascii=False).encode())
+        self._engine.commit(commit, stored)
+
+    def delete(self, name: str, done: Done) -> None:
+        """Remove a virtual host with everything in it, in one commit; its connections are ended.
+
+        It is gone at once; `done` is told when it would not come back after a crash either. Raises NotFound, Refused
+        for the default host.
+        """
+        if name == DEFAULT_HOST:
+            raise Refused(f"the virtual host '{DEFAULT_HOST}' is always there")
+        broker = self._brokers.pop(name, None)
+        if broker is None:
+            raise NotFound(f"no vhost '{name}'")
+        self._leaving[name] = broker
+
+        def stored(error: HeadraceError | None) -> None:
+            if error is None:
+                del self._leaving[name]
+            else:
+                _log.error("vhost '%s' cannot be deleted in storage yet, which is tried again: %s", name, error)
+                broker.when_safe(again)
+            done(error)
+
+        def again(error: HeadraceError | None) -> None:
+            if error is None:
+                del self._leaving[name]
+            else:
+                broker.when_safe(again)
+
+        commit = broker.dissolve()
+        commit.delete(HOSTS, name.encode())
+        for add in self.on_delete:
+            add(name, commit)
+        broker.when_safe(stored)

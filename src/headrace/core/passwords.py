@@ -1,0 +1,30 @@
+"""Passwords to hashes and back to yes or no: argon2id. Slow on purpose: never called on the event loop's thread."""
+
+import secrets
+from typing import Final
+
+# OWASP's choice for little memory: all of them cost an attacker the same, and this one a broker the least.
+_TIME_COST: Final = 5
+_MEMORY_KIB: Final = 7168
+_PARALLELISM: Final = 1
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 32
+
+
+def hash_password(password: bytes) -> str:
+    """The hash to keep, with salt and costs in it. Takes some ten milliseconds."""
+    from argon2.low_level import Type, hash_secret  # not before somebody logs in: an idle broker has no need of it
+
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return hash_secret(password, salt, _TIME_COST, _MEMORY_KIB, _PARALLELISM, _HASH_BYTES, Type.ID).decode()
+
+
+def is_right(password: bytes, password_hash: str) -> bool:
+    """Whether the hash is that of the password; a hash that cannot be read is that of none."""
+    from argon2.exceptions import Argon2Error, InvalidHashError
+    from argon2.low_level import Type, verify_secret
+
+    try:
+        return verify_secret(password_hash.encode(), password, Type.ID)
+    except (Argon2Error, InvalidHashError):
+        return False

@@ -1,0 +1,76 @@
+"""The reason codes of MQTT 5 and the return codes of MQTT 3 that stand for them. Numbers and names only.
+
+Everything here speaks in the codes of MQTT 5; what an MQTT 3 client is told of one is looked up when it is written.
+"""
+
+from typing import Final
+
+SUCCESS: Final = 0x00
+NORMAL_DISCONNECTION: Final = 0x00
+GRANTED_QOS_0: Final = 0x00
+GRANTED_QOS_1: Final = 0x01
+GRANTED_QOS_2: Final = 0x02
+DISCONNECT_WITH_WILL: Final = 0x04
+NO_MATCHING_SUBSCRIBERS: Final = 0x10
+NO_SUBSCRIPTION_EXISTED: Final = 0x11
+CONTINUE_AUTHENTICATION: Final = 0x18
+REAUTHENTICATE: Final = 0x19
+UNSPECIFIED_ERROR: Final = 0x80
+MALFORMED_PACKET: Final = 0x81
+PROTOCOL_ERROR: Final = 0x82
+IMPLEMENTATION_SPECIFIC_ERROR: Final = 0x83
+UNSUPPORTED_PROTOCOL_VERSION: Final = 0x84
+CLIENT_IDENTIFIER_NOT_VALID: Final = 0x85
+BAD_USER_NAME_OR_PASSWORD: Final = 0x86
+NOT_AUTHORIZED: Final = 0x87
+SERVER_UNAVAILABLE: Final = 0x88
+SERVER_BUSY: Final = 0x89
+BANNED: Final = 0x8A
+SERVER_SHUTTING_DOWN: Final = 0x8B
+BAD_AUTHENTICATION_METHOD: Final = 0x8C
+KEEP_ALIVE_TIMEOUT: Final = 0x8D
+SESSION_TAKEN_OVER: Final = 0x8E
+TOPIC_FILTER_INVALID: Final = 0x8F
+TOPIC_NAME_INVALID: Final = 0x90
+PACKET_IDENTIFIER_IN_USE: Final = 0x91
+PACKET_IDENTIFIER_NOT_FOUND: Final = 0x92
+RECEIVE_MAXIMUM_EXCEEDED: Final = 0x93
+TOPIC_ALIAS_INVALID: Final = 0x94
+PACKET_TOO_LARGE: Final = 0x95
+MESSAGE_RATE_TOO_HIGH: Final = 0x96
+QUOTA_EXCEEDED: Final = 0x97
+ADMINISTRATIVE_ACTION: Final = 0x98
+PAYLOAD_FORMAT_INVALID: Final = 0x99
+RETAIN_NOT_SUPPORTED: Final = 0x9A
+QOS_NOT_SUPPORTED: Final = 0x9B
+USE_ANOTHER_SERVER: Final = 0x9C
+SERVER_MOVED: Final = 0x9D
+SHARED_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0x9E
+CONNECTION_RATE_EXCEEDED: Final = 0x9F
+MAXIMUM_CONNECT_TIME: Final = 0xA0
+SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: Final = 0xA1
+WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
+
+FAILURE: Final = 0x80
+"""From here on a code says that it went wrong; it is also the one that MQTT 3 has in a SUBACK."""
+
+# MQTT 3.1.1 [3.2.2.3]: the return code of a CONNACK. A refusal that none of them stands for is not answered at all.
+CONNACK_OF_MQTT_3: Final[dict[int, int]] = {
+    SUCCESS: 0,
+    UNSUPPORTED_PROTOCOL_VERSION: 1,
+    CLIENT_IDENTIFIER_NOT_VALID: 2,
+    SERVER_UNAVAILABLE: 3,
+    SERVER_BUSY: 3,
+    SERVER_SHUTTING_DOWN: 3,
+    QUOTA_EXCEEDED: 3,
+    CONNECTION_RATE_EXCEEDED: 3,
+    BAD_USER_NAME_OR_PASSWORD: 4,
+    NOT_AUTHORIZED: 5,
+    BANNED: 5,
+}
+
+# What a client may say in each packet: MQTT 5 [3.4.2.1], [3.6.2.1], [3.14.2.1], [3.15.2.1].
+OF_PUBACK: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+OF_PUBREL: Final = frozenset((0x00, 0x92))
+OF_DISCONNECT: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99))
+OF_AUTH: Final = frozenset((0x18, 0x19))
