@@ -28,6 +28,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091
+from headrace.net.connection import Wire
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
@@ -197,10 +198,14 @@ class _Program:
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
         if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            site = Site(self._hosts, self._access, self._wires, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
+
+    def _wires(self) -> list[Wire]:
+        listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
+        return [wire for listener in listeners for wire in listener.wires]
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

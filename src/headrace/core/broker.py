@@ -396,6 +396,10 @@ class Broker:
         """Dead letters of a queue, oldest first, without taking them. Raises NotFound, Corrupt."""
         return self._queues.dead_letters.list(name, offset, limit)
 
+    def dead_letter_queue(self, name: str) -> Queue:
+        """The queue that holds the dead letters of the queue named, or that is named itself. Raises NotFound."""
+        return self._queues.dead_letters.grave_of(name)
+
     def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
         """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
 

@@ -98,7 +98,7 @@ class Connection(Handler):
             return None
         return ConnectionFacts(
             protocol="AMQP 0-9-1",
-            user=link.user,
+            user=link.account.name,
             host=link.host.name,
             client_id=link.client_id,
             heartbeat_seconds=handshake.heartbeat,
