@@ -4,6 +4,7 @@ from typing import Any
 
 from headrace.errors import Corrupt
 from headrace.storage.api import QUEUES, RETAINED, TRANSACTIONS, Engine
+from headrace.storage.group_state import GroupState
 
 Contents = dict[str, Any]
 
@@ -37,7 +38,17 @@ def _log(engine: Engine, name: str) -> object:
     except Corrupt as error:
         return error
     states = {
-        group: (state.mode, state.filter, state.cursor, state.committed, list(state.settled), dict(state.pending))
+        group: (state.mode, state.filter, state.cursor, state.committed, list(state.settled), _pending(state))
         for group, state in log.groups.items()
     }
     return log.first_offset, log.next_offset, rows, states
+
+
+def _pending(state: GroupState) -> dict[int, tuple[int, int, str]]:
+    return {offset: (entry.attempts, entry.due_us, entry.consumer) for offset, entry in state.pending.items()}
+
+
+def members(value: object) -> dict[str, object]:
+    """What a value holds, by name; compiled classes have neither a dictionary nor slots to ask."""
+    public = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    return {name: found for name, found in public.items() if not callable(found)}

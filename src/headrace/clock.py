@@ -4,7 +4,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import final
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Clock(ABC):
     """Where a part of the program learns what time it is."""
 

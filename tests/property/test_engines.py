@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED, Commit
-from headrace.storage.group_state import STREAM, WORK
+from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
 from tests.contents import contents
@@ -283,10 +283,13 @@ class Engines(RuleBasedStateMachine):
             assert self.confirmed < len(self.history)
 
 
-def _copied(state: Any) -> Any:
-    import copy
-
-    return copy.deepcopy(state)
+def _copied(state: GroupState) -> GroupState:
+    copied = GroupState(state.name, state.mode, state.filter, state.cursor)
+    copied.committed = state.committed
+    for start, stop in state.settled:
+        copied.settled.add(start, stop)
+    copied.pending = {at: Pending(one.attempts, one.due_us, one.consumer) for at, one in state.pending.items()}
+    return copied
 
 
 TestEngines = Engines.TestCase

@@ -29,6 +29,7 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import Segment, load_indexes, scan_segment, segment_path, write_indexes
 from headrace.storage.local.segment import encode_segment_header as encode_header
 from headrace.storage.local.tables import Table, decode_definitions, decode_table
+from tests.contents import members
 from tests.workbench import all_values
 
 PATH = Path("file")
@@ -112,7 +113,7 @@ def _read_record(data: bytes) -> object:
 
 
 def vars_of(value: object) -> dict[str, object]:
-    return {name: getattr(value, name) for name in type(value).__slots__ if name != "step"}  # type: ignore[attr-defined]
+    return {name: found for name, found in members(value).items() if name != "step"}
 
 
 def _read_progress(data: bytes) -> object:

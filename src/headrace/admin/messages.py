@@ -27,14 +27,16 @@ _TEXTS: Final = (
     "user_id",
     "app_id",
 )
+_READABLE: Final = bytes([*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0x100)])
+"""The bytes that a text in UTF-8 has; others are control characters."""
 TEXT: Final = "text"
 BASE64: Final = "base64"
 
 
 def payload_to_json(payload: bytes, as_base64: bool, max_bytes: int = MAX_PAYLOAD) -> tuple[str, str]:
-    """The payload as a text and how that is to be read; what is no UTF-8 is in base64 in any case."""
+    """The payload as a text and how that is to be read; what is not readable is in base64 in any case."""
     shown = payload[:max_bytes]
-    if not as_base64:
+    if not as_base64 and not shown.translate(None, _READABLE):
         try:
             return shown.decode(), TEXT
         except UnicodeDecodeError as error:

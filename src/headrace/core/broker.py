@@ -4,6 +4,7 @@ Nothing here waits. Calls change what is in memory and stage what must be stored
 of it becomes one commit, and when that is safe, publishers are confirmed and consumers get what was published.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
@@ -15,23 +16,32 @@ from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
 from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.history import HISTORY_PREFIX, read_entry
+from headrace.core.inner import InnerQueues
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
+from headrace.core.pubsub import DEFAULT_LIMITS, PubSub
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
+from headrace.core.retained import Retained
+from headrace.core.routes import Route
+from headrace.core.session import Session, Will
+from headrace.core.session_store import SessionStore
+from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
+from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import quoted
-from headrace.core.topology import DEFAULT_HOST, Topology
+from headrace.core.topology import DEFAULT_HOST, TOPIC_EXCHANGE, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message
-from headrace.storage.api import Commit, Engine
+from headrace.storage.api import BINDINGS, EXCHANGES, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
 
+_log: Final = logging.getLogger("headrace.core")
 _MAX_TOPIC_CHARACTERS: Final = 16_383  # four bytes each at most: a length of two bytes holds it
 
 
@@ -47,7 +57,9 @@ class Broker:
         host: str = DEFAULT_HOST,
         codecs: Codecs | None = None,
         flow: Flow | None = None,
+        session_limits: QueueDefinition = DEFAULT_LIMITS,
     ) -> None:
+        self._engine = engine
         self._clock = clock
         self.codecs = codecs or Codecs()
         self.topology = Topology(host)
@@ -55,6 +67,10 @@ class Broker:
         self._line = Line(engine, clock, schedule, self._flow)
         self._queues = Queues(engine, clock, self._line, self.topology, self.codecs)
         self.topology.load(engine)
+        inner = InnerQueues(engine, host, self._line, clock, self._queues)
+        self.pubsub = PubSub(self.topology, Retained(engine, host), inner, session_limits)
+        store = SessionStore(engine, host)
+        self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
         self.on_dissolved: list[Callable[[], None]] = []
         """Called when the virtual host is deleted: connections to it must end."""
 
@@ -73,16 +89,34 @@ class Broker:
         in the order of the publishes. An address `$queue/...` on the default exchange goes where `publish_topic`
         sends it. Raises NotFound and AccessRefused for the exchange.
         """
-        return self._publish(self._route(message, headers, extra_keys), message, confirm)
+        queues = self._route(message, headers, extra_keys)
+        if message.source.exchange == TOPIC_EXCHANGE:
+            route = self.pubsub.route(topic_of(message.source))
+            return self._publish(queues, message, confirm, route)
+        return self._publish(queues, message, confirm)
 
-    def publish_topic(self, message: Message, confirm: Confirm | None = None) -> int:
-        """Send a message to every queue whose patterns match its topic; returns how many it is meant for.
+    def publish_topic(
+        self,
+        message: Message,
+        confirm: Confirm | None = None,
+        assurance: int = AT_LEAST_ONCE,
+        retain: bool = False,
+        publisher: Session | None = None,
+    ) -> int:
+        """Send a message to every queue and every subscriber whose patterns match its topic; returns how many.
 
-        A plain topic goes to the queues that capture it and through the exchange `amq.topic`. An address `$queue/...`
-        that nothing matches makes an ephemeral queue or, where no queue was ever declared, the landing queue `mqtt`.
-        Raises Refused for an address that names no queue or ends in a verb.
+        A plain topic goes to subscribers, to the queues that capture it and through the exchange `amq.topic`, and
+        stays with the topic if it is to be retained. An address `$queue/...` that nothing matches makes an ephemeral
+        queue or, where no queue was ever declared, the landing queue `mqtt`. `confirm` is called once the message is
+        safe wherever it is kept. Raises Refused for an address that names no queue or ends in a verb.
         """
-        return self._publish(self._route_topic(message.source.topic), message, confirm)
+        topic = message.source.topic
+        if is_address(topic):
+            return self._publish(self._route_topic(topic), message, confirm)
+        route = self.pubsub.route(topic)
+        if assurance == BEST_EFFORT and not (retain or route.queues or route.shares or confirm is not None):
+            return sum([audience.deliver(message, assurance, retain, publisher) for audience in route.everyone])
+        return self._publish(route.queues, message, confirm, route, assurance, retain, publisher)
 
     def _route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
         source = message.source
@@ -99,7 +133,16 @@ class Broker:
             raise Refused(f"{quoted(topic)} ends in a verb: it settles messages and cannot be published to")
         return self.topology.of_topic(topic) or [self._queues.landing(topic)]
 
-    def _publish(self, queues: list[Queue], message: Message, confirm: Confirm | None) -> int:
+    def _publish(
+        self,
+        queues: list[Queue],
+        message: Message,
+        confirm: Confirm | None,
+        route: Route | None = None,
+        assurance: int = AT_LEAST_ONCE,
+        retain: bool = False,
+        publisher: Session | None = None,
+    ) -> int:
         _check_storable(message)
         now_us = self._clock.now_us()
         line = self._line
@@ -116,6 +159,11 @@ class Broker:
                 queue.accept(turn, message, now_us)
             except HeadraceError as error:
                 refusal = error
+        if route is not None:
+            sent = self.pubsub.send(turn, route, message, assurance, retain, publisher)
+            meant += sent.count
+            is_synced = is_synced or sent.is_stored
+            refusal = refusal or sent.refusal
         if confirm is not None:
             turn.confirms.append(confirm if refusal is None else _with(confirm, refusal))
             if not is_synced:
@@ -123,6 +171,17 @@ class Broker:
         if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
             line.look()
         return meant
+
+    def _publish_will(self, will: Will) -> None:
+        """Publish what a session left behind, as of now."""
+        now_us = self._clock.now_us()
+        said = will.envelope.message
+        expires_us = now_us + will.expires_s * 1_000_000 if will.expires_s else 0
+        message = Message(said.source, said.payload, now_us, said.properties, said.priority, expires_us)
+        try:
+            self.publish_topic(message, None, will.envelope.assurance, will.envelope.retain)
+        except Refused as error:
+            _log.warning("the will for %s cannot be published: %s", quoted(said.source.topic), error)
 
     def transaction(
         self,
@@ -427,17 +486,29 @@ class Broker:
         return [(at, read_entry(message)) for at, message in kept.browse(offset, limit)] if kept is not None else []
 
     def dissolve(self) -> Commit:
-        """The virtual host goes: so do its connections, queues, exchanges and bindings, all in the commit returned.
+        """The virtual host goes: its connections are ended, and the commit returned removes all that is stored of it.
 
-        Whoever calls may add to that commit before the turn ends, and must not use the broker for anything else.
+        Whoever calls may add to that commit, and then calls `end`.
         """
         for tell in list(self.on_dissolved):
             tell()
+        commit = self._line.open().durable
+        self._queues.drop_all()
+        for table, key in self._line.staged_keys():
+            commit.delete(table, key)
+        for table in (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS):
+            for key, _ in self._engine.items(table):
+                if unscoped(self.topology.host, key.decode(errors="replace")) is not None:
+                    commit.delete(table, key)
+        return commit
+
+    def end(self, confirm: Confirm, ended: Callable[[], None]) -> None:
+        """Store what is staged, and nothing that comes after. `ended` is called when that is done, however long it
+        takes; `confirm` hears of the first attempt."""
         turn = self._line.open()
-        for queue in list(self.topology.queues.values()):
-            self._queues.drop(queue)
-        self.topology.clear(turn)
-        return turn.durable
+        turn.is_barrier = True
+        turn.confirms.append(confirm)
+        self._line.end(ended)
 
     # -- turns and flow ----------------------------------------------------------------------------------------------
 
@@ -462,6 +533,10 @@ class Broker:
         turn.is_barrier = True
         turn.confirms.append(confirm)
 
+    def at_flush(self, call: Callable[[], None]) -> None:
+        """Have something called at the end of this turn, before what is ready is delivered."""
+        self._line.at_flush(call)
+
     def flush(self) -> None:
         """Deliver what is ready and store what is staged; happens by itself once per turn of the event loop."""
         self._line.flush()
@@ -477,8 +552,16 @@ class Broker:
         for queue in self._queues.timers.take(now_us):
             queue.on_time(self._line.open(), now_us)
             self._line.pump_soon(queue)
-        times = [time_us for time_us in (self._queues.timers.next_us, self._line.retry_at_us) if time_us]
-        return min(times, default=0)
+        self.sessions.on_time(now_us)
+        if 0 < self.pubsub.retained.next_expiry_us <= now_us:
+            self.pubsub.retained.expire(self._line.open(), now_us)
+        dues = (
+            self._queues.timers.next_us,
+            self._line.retry_at_us,
+            self.sessions.next_due_us,
+            self.pubsub.retained.next_expiry_us,
+        )
+        return min([due_us for due_us in dues if due_us], default=0)
 
 
 def _offset_at(queue: Queue, place: tuple[str, int]) -> int:

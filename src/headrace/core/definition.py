@@ -146,10 +146,10 @@ class QueueDefinition:
 
     def to_json(self) -> dict[str, object]:
         """The definition as JSON can hold it."""
-        values = dict(vars(self))
+        values = _members(self)
         values["topics"] = list(self.topics)
-        values["retry"] = None if self.retry is None else dict(vars(self.retry))
-        values["retention"] = dict(vars(self.retention))
+        values["retry"] = None if self.retry is None else _members(self.retry)
+        values["retention"] = _members(self.retention)
         values["replication"] = table_to_json(self.replication)
         values["arguments"] = table_to_json(self.arguments)
         return values
@@ -165,6 +165,10 @@ class QueueDefinition:
         known["replication"] = table_from_json(known.get("replication", {}))
         known["arguments"] = table_from_json(known.get("arguments", {}))
         return QueueDefinition(**known)  # type: ignore[arg-type]
+
+
+def _members(value: QueueDefinition | Retry | Retention) -> dict[str, object]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _known(kind: type[Retry] | type[Retention], values: dict[str, Any]) -> dict[str, Any]:

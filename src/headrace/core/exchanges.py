@@ -111,11 +111,6 @@ class Exchanges:
             raise PreconditionFailed(f"exchange '{name}' in use: {len(hub.bindings)} bindings from it")
         return self._drop([name], [])
 
-    def clear(self) -> Dropped:
-        """Remove all bindings, and all exchanges but the predeclared ones."""
-        predeclared = {name for name, _ in _PREDECLARED}
-        return self._drop([name for name in self._hubs if name not in predeclared], self.bindings())
-
     def get(self, name: str) -> Exchange:
         """The definition of the exchange. Raises NotFound."""
         return self._hub(name).exchange

@@ -1,17 +1,14 @@
 """The virtual hosts of one engine: created, found, deleted, each with a broker of its own. Who may enter: access.py."""
 
 import json
-import logging
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
 from headrace.core.broker import Broker
 from headrace.core.topology import DEFAULT_HOST
 from headrace.core.users import check_name
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from headrace.storage.api import HOSTS, Commit, Done, Engine
-
-_log: Final = logging.getLogger("headrace.core")
 
 
 @final
@@ -62,8 +59,8 @@ class Hosts:
     def delete(self, name: str, done: Done) -> None:
         """Remove a virtual host with everything in it, in one commit; its connections are ended.
 
-        It is gone at once; `done` is told when it would not come back after a crash either. Raises NotFound, Refused
-        for the default host.
+        It is gone at once; `done` is told when it would not come back after a crash either, or that it still would:
+        then that is tried again by itself. Raises NotFound, Refused for the default host.
         """
         if name == DEFAULT_HOST:
             raise Refused(f"the virtual host '{DEFAULT_HOST}' is always there")
@@ -71,23 +68,11 @@ class Hosts:
         if broker is None:
             raise NotFound(f"no vhost '{name}'")
         self._leaving[name] = broker
-
-        def stored(error: HeadraceError | None) -> None:
-            if error is None:
-                del self._leaving[name]
-            else:
-                _log.error("vhost '%s' cannot be deleted in storage yet, which is tried again: %s", name, error)
-                broker.when_safe(again)
-            done(error)
-
-        def again(error: HeadraceError | None) -> None:
-            if error is None:
-                del self._leaving[name]
-            else:
-                broker.when_safe(again)
-
         commit = broker.dissolve()
         commit.delete(HOSTS, name.encode())
         for add in self.on_delete:
             add(name, commit)
-        broker.when_safe(stored)
+        broker.end(done, lambda: self._gone(name))
+
+    def _gone(self, name: str) -> None:
+        self._leaving.pop(name, None)

@@ -13,7 +13,7 @@ from headrace.clock import Clock
 from headrace.core.flow import Flow
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
+from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused
 from headrace.model import Message
 from headrace.storage.api import QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
@@ -53,7 +53,10 @@ class Line:
         self._sent_us = 0
         """When the turn that is being stored was sent to storage; 0 when it did not have to be."""
         self._pumps: dict[Queue, None] = {}
+        self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
+        self._ended: Callable[[], None] | None = None
+        """Set when nothing that comes from now on is stored."""
         self.retry_at_us = 0
         """When to try again what could not be stored; 0 when nothing waits for that."""
 
@@ -63,6 +66,11 @@ class Line:
             self._scheduled = True
             self._schedule(self.flush)
         return self.turn
+
+    def at_flush(self, call: Callable[[], None]) -> None:
+        """Have something called when this turn is flushed, before anything else is done for it."""
+        self._at_flush.append(call)
+        self.open()
 
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
@@ -100,6 +108,16 @@ class Line:
         self.waiting_bytes += turn.size_bytes
         self._sealed.append(turn)
 
+    def staged_keys(self) -> "list[tuple[str, bytes]]":
+        """Where keyed state is about to change, and storage may not show it yet."""
+        turns = [self.turn, *self._sealed, *([] if self._in_flight is None else [self._in_flight])]
+        return [place for turn in turns for place in turn.durable.puts]
+
+    def end(self, ended: Callable[[], None]) -> None:
+        """Store what is staged now and then nothing more, whoever asks for it; `ended` is called when it is stored."""
+        self.seal()
+        self._ended = ended
+
     def forget(self, queue: "Queue") -> None:
         """The queue is gone: nothing of what is staged for it matters any more."""
         self._pumps.pop(queue, None)
@@ -131,6 +149,10 @@ class Line:
     def flush(self) -> None:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
         self._scheduled = False
+        if self._at_flush:
+            calls, self._at_flush = self._at_flush, []
+            for call in calls:
+                call()
         now_us = self._clock.now_us()
         pumps, self._pumps = self._pumps, {}
         for queue in pumps:
@@ -142,6 +164,8 @@ class Line:
         self.retry_at_us = 0
         if self._sealed:
             self._commit(self._sealed.popleft())
+        elif self._ended is not None:
+            self._close().refuse(NotFound("the virtual host is deleted"))
         elif not self.turn.is_empty:
             self._commit(self._close())
 
@@ -184,6 +208,8 @@ class Line:
             self._failed(turn, error)
         if self._sealed or not self.turn.is_empty:
             self.open()
+        if self._ended is not None and not self._sealed:
+            self._ended()
         self.look()
 
     def _stored(self, turn: Turn) -> None:

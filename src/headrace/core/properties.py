@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.errors import Refused
 from headrace.model import NATIVE, Message
@@ -63,6 +65,7 @@ class Properties:
         """What only the publisher's encoding knows, kept for its codec; others ignore it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PropertiesCodec(ABC):
     """Reads and writes the properties of one encoding."""
 
@@ -142,7 +145,7 @@ class MessageRow(Row):
         self._codecs = codecs
         self._properties: Properties | None = None
 
-    def field(self, name: str) -> str | int | None:
+    def field(self, name: str) -> HeaderValue:
         message = self._message
         if name == "topic" or name == "routing_key":
             return message.source.topic

@@ -30,6 +30,8 @@ _log: Final = logging.getLogger("headrace.core")
 LANDING_QUEUE: Final = "mqtt"
 GENERATED_PREFIX: Final = "amq.gen-"
 RESERVED_PREFIX: Final = "amq."
+INNER_PREFIXES: Final = ("$session/", "$share/")
+"""What the broker's own queues are called: see inner.py."""
 
 
 @final
@@ -51,6 +53,8 @@ class Queues(Surroundings):
         self._dropping: dict[str, int] = {}
         """Durable logs that are to be dropped and are still there, and how often."""
         self._any_declared = False
+        self._inner: dict[str, Queue] = {}
+        """The broker's own, which no client can name."""
         line.on_dropped = self._dropped
         line.on_damage = self._damaged
         self._load()
@@ -91,7 +95,23 @@ class Queues(Surroundings):
             turn.durable.put(QUEUES, log.encode(), value)
         return queue
 
+    def open_inner(self, definition: QueueDefinition) -> Queue:
+        """The queue of the broker's own of that name. Only its log is stored, not what it is."""
+        queue = self._inner.get(definition.name)
+        if queue is None:
+            log = scoped(self._host, definition.name)
+            self._line.drop_first(log, log.encode())
+            queue = self._inner[definition.name] = self._open(definition)
+        return queue
+
     def _build(self, definition: QueueDefinition) -> Queue:
+        queue = self._open(definition)
+        self.topology.add(queue)
+        if not (definition.reserved or definition.exclusive or definition.kind == EPHEMERAL):
+            self._any_declared = True
+        return queue
+
+    def _open(self, definition: QueueDefinition) -> Queue:
         name = scoped(self._host, definition.name)
         if not definition.is_stored:
             log = self._line.memory.log(name)
@@ -101,9 +121,6 @@ class Queues(Surroundings):
         if queue.refusal is not None:
             _log.error("the queue %r is refused: %s", queue.name, queue.refusal)
         self.pauses.restore(queue)
-        self.topology.add(queue)
-        if not (definition.reserved or definition.exclusive or definition.kind == EPHEMERAL):
-            self._any_declared = True
         return queue
 
     def landing(self, topic: str) -> Queue:
@@ -147,7 +164,10 @@ class Queues(Surroundings):
             del self._owned[queue.owner]
         turn = self._line.open()
         self._line.forget(queue)
-        self.topology.remove(turn, queue)
+        if self._inner.get(queue.name) is queue:
+            del self._inner[queue.name]
+        else:
+            self.topology.remove(turn, queue)
         turn.commit_for(queue).drop(queue.log.name)
         for group in queue.groups.values():
             self.pauses.forget(turn, group)
@@ -158,6 +178,16 @@ class Queues(Surroundings):
         if history is not None:
             self.drop(history)
         queue.let_consumers_go()
+
+    def drop_all(self) -> None:
+        """The virtual host goes: so do all its queues, and logs that no queue has asked for."""
+        for queue in (*self.topology.queues.values(), *self._inner.values()):
+            self.drop(queue)
+        drops = self._line.open().durable.drops
+        for log in self._engine.logs():
+            if log not in drops and log not in self._dropping and unscoped(self._host, log) is not None:
+                self._dropping[log] = 1
+                drops.append(log)
 
     def release_owner(self, owner: object) -> None:
         """A connection is gone: so are the queues it had for itself."""
@@ -170,17 +200,19 @@ class Queues(Surroundings):
         if self._dropping[log]:
             return
         del self._dropping[log]
-        name = unscoped(self._host, log)
-        queue = self.topology.queues.get(name) if name is not None else None
+        queue = self._with_log(log)
         if queue is not None and queue.durable:
             queue.log = self._engine.log(log)
 
     def _damaged(self, log: str, error: Corrupt) -> None:
-        name = unscoped(self._host, log)
-        queue = self.topology.queues.get(name) if name is not None else None
+        queue = self._with_log(log)
         if queue is not None and queue.refusal is None:
             _log.error("the queue %r is refused: %s", queue.name, error)
             queue.refuse(error)
+
+    def _with_log(self, log: str) -> Queue | None:
+        name = unscoped(self._host, log)
+        return None if name is None else self.topology.queues.get(name) or self._inner.get(name)
 
     # -- what a queue asks for ---------------------------------------------------------------------------------------
 
@@ -210,6 +242,8 @@ def generated_name() -> str:
 def _check_name(name: str) -> None:
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
+    if name.startswith(INNER_PREFIXES):
+        raise AccessRefused(f"queue name '{name}' is kept for sessions: it must not begin with {INNER_PREFIXES}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

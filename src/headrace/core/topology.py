@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.core.address import is_address, is_addressable, parse_address, queue_pattern
@@ -12,9 +12,12 @@ from headrace.core.queue import Queue
 from headrace.core.topics import TopicTree
 from headrace.core.turn import Turn
 from headrace.errors import NotFound
+from headrace.model import Source
 from headrace.storage.api import BINDINGS, EXCHANGES, Engine
 
 DEFAULT_HOST: Final = "/"
+TOPIC_EXCHANGE: Final = "amq.topic"
+"""Where plain topics and routing keys meet."""
 _SEPARATOR: Final = "\0"
 _AS_KEY: Final = str.maketrans("/.", "./")
 _log: Final = logging.getLogger("headrace.core")
@@ -45,6 +48,8 @@ class Topology:
         self._captures: TopicTree[Queue] = TopicTree()
         self._reserves: TopicTree[Queue] = TopicTree()
         """Queues for addresses that no other queue matches."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called when plain topics may lead elsewhere than before."""
 
     def load(self, engine: Engine) -> None:
         """Take in the exchanges and bindings that storage holds."""
@@ -70,6 +75,7 @@ class Topology:
         self.queues[queue.name] = queue
         for tree, pattern in self._patterns(queue):
             tree.add(pattern, queue)
+        self.on_change()
 
     def remove(self, turn: Turn, queue: Queue) -> None:
         """Take a queue out, with the bindings to it."""
@@ -77,6 +83,7 @@ class Topology:
         for tree, pattern in self._patterns(queue):
             tree.remove(pattern, queue)
         self._forget(turn, self.exchanges.remove_queue(queue.name))
+        self.on_change()
 
     def of_exchange(
         self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
@@ -97,7 +104,7 @@ class Topology:
         if is_address(topic):
             return self._addressed.match(topic) or self._reserves.match(topic)
         queues = dict.fromkeys(self._captures.match(topic))
-        queues.update(dict.fromkeys(self.of_exchange("amq.topic", topic.translate(_AS_KEY), None, ())))
+        queues.update(dict.fromkeys(self.of_exchange(TOPIC_EXCHANGE, topic.translate(_AS_KEY), None, ())))
         return list(queues)
 
     def name_for(self, topic: str) -> str:
@@ -110,10 +117,7 @@ class Topology:
 
     def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
         self._forget(turn, self.exchanges.delete(name, if_unused))
-
-    def clear(self, turn: Turn) -> None:
-        """Have no exchanges and bindings any more but those that every virtual host begins with."""
-        self._forget(turn, self.exchanges.clear())
+        self.on_change()
 
     def bind(self, turn: Turn, binding: Binding) -> None:
         durable = True
@@ -121,9 +125,11 @@ class Topology:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
             turn.durable.put(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+        self.on_change()
 
     def unbind(self, turn: Turn, binding: Binding) -> None:
         self._forget(turn, self.exchanges.unbind(binding))
+        self.on_change()
 
     def _is_durable(self, binding: Binding) -> bool:
         ends = [binding.source, binding.destination] if binding.to_exchange else [binding.source]
@@ -153,6 +159,15 @@ class Topology:
             if definition.capture:
                 found[self._captures, pattern] = None
         return list(found)
+
+
+def topic_of(source: Source) -> str:
+    """The topic that subscribers know a message by: of one published to an exchange, its key with levels for words."""
+    return source.topic.translate(_AS_KEY) if source.exchange else source.topic
+
+
+def _nothing() -> None:
+    return
 
 
 def _json(values: Mapping[str, object]) -> bytes:

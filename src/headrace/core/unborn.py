@@ -1,7 +1,7 @@
 """The log of a queue that was declared again before its predecessor's log is gone: empty, until there is a real one."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from headrace.model import Message
 from headrace.storage.api import Log
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@final
 class UnbornLog(Log):
     """Nothing is in it and nothing can be read."""
 

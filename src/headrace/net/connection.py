@@ -62,6 +62,18 @@ class Handler(ABC):
         return None
 
 
+class Envelope(ABC):
+    """What is put around output where a connection carries another within it."""
+
+    @abstractmethod
+    def wrap(self, data: bytes) -> bytes:
+        """All output of one turn, as it is to be written."""
+
+    @abstractmethod
+    def goodbye(self) -> bytes:
+        """The last bytes before the connection is closed by us."""
+
+
 @final
 class Wire(asyncio.Protocol):
     """The connection as its handler sees it: send, close, hold."""
@@ -79,6 +91,7 @@ class Wire(asyncio.Protocol):
         self._is_held = False
         self._not_reading = 0
         self._is_closing = False
+        self._envelope: Envelope | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_sent = False
         self._has_received = False
@@ -88,6 +101,8 @@ class Wire(asyncio.Protocol):
         self.opened_at = self._loop.time()
         """When it was opened, in the event loop's time."""
         self.local = ""
+        self.is_established = False
+        """Whether the handshake is done: nobody is trusted with much before."""
         self.peer = ""
         self.address = ""
         """The peer's address without its port."""
@@ -95,6 +110,10 @@ class Wire(asyncio.Protocol):
         self.is_tls = False
         self.certificate_name = ""
         """The common name of the certificate that the peer proved to have."""
+
+    @property
+    def is_closing(self) -> bool:
+        return self._is_closing
 
     # -- what the handler calls --------------------------------------------------------------------------------------
 
@@ -119,6 +138,15 @@ class Wire(asyncio.Protocol):
             self._is_flush_due = True
             self._loop.call_soon(self._flush)
 
+    def enclose(self, envelope: Envelope) -> None:
+        """Have all that is sent from now on put into this."""
+        self._envelope = envelope
+
+    def write_between(self, data: bytes) -> None:
+        """Write at once, between the turns' output and around the envelope."""
+        if self._transport is not None and not self._is_closing:
+            self._transport.write(data)
+
     def pause_reading(self, why: int) -> None:
         """Read nothing more from the peer until `resume_reading` for the same reason."""
         if not self._not_reading and self._transport is not None:
@@ -139,6 +167,7 @@ class Wire(asyncio.Protocol):
 
     def keep_alive(self, interval_seconds: float) -> None:
         """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
+        self.is_established = True
         self._stop_timer()
         if interval_seconds:
             self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
@@ -152,6 +181,15 @@ class Wire(asyncio.Protocol):
         if self._is_closing or self._transport is None:
             return
         self._flush()
+        if self._envelope is not None:
+            self.write_between(self._envelope.goodbye())
+        self.end()
+
+    def end(self) -> None:
+        """End the connection once what was written has left; what was sent this turn is not written any more."""
+        if self._is_closing or self._transport is None:
+            return
+        self._stop_timer()
         self._is_closing = True
         self._transport.close()
         self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
@@ -247,7 +285,8 @@ class Wire(asyncio.Protocol):
         self.sent_bytes += self._out_bytes
         self._out_bytes = 0
         self._has_sent = True
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        data = out[0] if len(out) == 1 else b"".join(out)
+        transport.write(data if self._envelope is None else self._envelope.wrap(data))
         if not self._is_stuck:
             self._relieve()
         elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:

@@ -31,7 +31,7 @@ _token: Final = re.compile(
     re.VERBOSE,
 )
 
-_half_character: Final = re.compile("[\ud800-\udfff]")
+_half_character: Final = re.compile(r"[\ud800-\udfff]")
 
 
 @final

@@ -4,16 +4,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.selector.values import HeaderValue
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Row(ABC):
     """One message as a selector sees it. A value of a type that its column cannot have counts as absent."""
 
     __slots__ = ()
 
     @abstractmethod
-    def field(self, name: str) -> str | int | None:
+    def field(self, name: str) -> HeaderValue:
         """The message field of this name (see fields.py), or None when the message has none."""
 
     @abstractmethod
@@ -29,13 +32,13 @@ class MappingRow(Row):
 
     def __init__(
         self,
-        fields: Mapping[str, str | int | None] | None = None,
+        fields: Mapping[str, HeaderValue] | None = None,
         headers: Mapping[str, HeaderValue] | None = None,
     ) -> None:
         self._fields = {} if fields is None else fields
         self._headers = {} if headers is None else headers
 
-    def field(self, name: str) -> str | int | None:
+    def field(self, name: str) -> HeaderValue:
         return self._fields.get(name)
 
     def header(self, name: str) -> HeaderValue:

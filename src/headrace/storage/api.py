@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message
 from headrace.storage.group_state import (
@@ -157,6 +159,7 @@ class Commit:
         self.steps.append(Transition(kind, log, group, start, stop))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Log(ABC):
     """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
 
@@ -190,6 +193,7 @@ class Log(ABC):
         """The messages of a range as Arrow record batches in the schema of storage/arrow.py."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Engine(ABC):
     """A place where commits are kept."""
 

@@ -1,6 +1,7 @@
 """What a queue is declared to be: AMQP's arguments, the configuration's keys, equivalence, and its form in storage."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -214,7 +215,7 @@ def test_a_definition_comes_back_from_json_as_it_was() -> None:
 def test_members_that_a_later_version_wrote_are_ignored() -> None:
     values = QueueDefinition("q", retry=Retry()).to_json()
     values["new"] = 1
-    values["retry"] = {**Retry().__dict__, "new": 1}
+    values["retry"] = {**asdict(Retry()), "new": 1}
     values["retention"] = {"max_age_ms": 5, "new": 1}
 
     read = QueueDefinition.from_json(values)

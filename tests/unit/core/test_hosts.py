@@ -14,7 +14,19 @@ from headrace.core.hosts import Hosts
 from headrace.core.rights import Permission, TopicPermission
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.api import BINDINGS, EXCHANGES, HOSTS, PERMISSIONS, QUEUES, TOPIC_PERMISSIONS, Engine
+from headrace.storage.api import (
+    BINDINGS,
+    EXCHANGES,
+    HOSTS,
+    PERMISSIONS,
+    QUEUES,
+    RETAINED,
+    SESSIONS,
+    TOPIC_PERMISSIONS,
+    TRANSACTIONS,
+    Commit,
+    Engine,
+)
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.contents import contents
@@ -114,6 +126,12 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
     broker = place.fill("eu")
     place.access.put_permission(Permission("guest", "eu", "", "", ""), must)
     place.access.put_topic_permission(TopicPermission("guest", "eu", "x", "", ""), must)
+    of_a_session = Commit()
+    of_a_session.append("eu\0$session/c", [Message(Source("t"), b"waits", 1)])
+    for table in (RETAINED, SESSIONS, TRANSACTIONS):
+        of_a_session.put(table, b"eu\0c\0s", b"{}")
+    place.engine.commit(of_a_session, must)
+    place.engine.sync()
     told: list[str] = []
     broker.on_dissolved.append(lambda: told.append("eu"))
 
@@ -125,9 +143,12 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
 
     assert told == ["eu"]
     assert contents(place.engine) == before
-    for table in (HOSTS, QUEUES, EXCHANGES, BINDINGS, PERMISSIONS, TOPIC_PERMISSIONS):
+    for table in (HOSTS, QUEUES, EXCHANGES, BINDINGS, PERMISSIONS, TOPIC_PERMISSIONS, RETAINED, SESSIONS, TRANSACTIONS):
         assert [key for key, _ in place.engine.items(table) if key.startswith(b"eu")] == []
     assert len(place.hosts.brokers()) == 1
+    broker.declare(QueueDefinition("late"))
+    place.run()
+    assert contents(place.engine) == before, "who comes too late leaves nothing behind either"
     again = place.create("eu")
     with pytest.raises(NotFound):
         again.queue("q")

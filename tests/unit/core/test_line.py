@@ -1,8 +1,10 @@
 """Turns on their way into storage: in order, one at a time, and what happens when storage does not take them."""
 
 import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.clock import ManualClock
@@ -10,10 +12,10 @@ from headrace.core.definition import QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
 from headrace.core.turn import Confirm
-from headrace.core.unborn import UnbornLog
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Commit, Done, Log
+from headrace.storage.group_state import GroupState
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import FailingDisk
 from tests.house import House
@@ -406,12 +408,28 @@ class DamagedEngine(StubbornEngine):
         return DamagedLog(self.damage) if name == "bad" and self.damage is not None else super().log(name)
 
 
-class DamagedLog(UnbornLog):
+class DamagedLog(Log):
     """A log that cannot be read."""
 
     def __init__(self, damage: Corrupt) -> None:
-        super().__init__("bad")
+        self.name = "bad"
+        self.first_offset = 0
+        self.next_offset = 0
         self._damage = damage
+
+    @property
+    def size_bytes(self) -> int:
+        return 0
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        return {}
+
+    def find(self, timestamp_us: int) -> int:
+        raise self._damage
+
+    def record_batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        raise self._damage
 
     def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
         raise self._damage

@@ -8,6 +8,7 @@ import pytest
 from headrace.core.properties import Codecs, MessageRow, NativeCodec, Properties
 from headrace.errors import Refused
 from headrace.model import Message, Source
+from tests.contents import members
 
 
 def everything() -> Properties:
@@ -32,9 +33,7 @@ def test_native_properties_come_back_as_they_were_written() -> None:
 
     read = NativeCodec().decode(NativeCodec().encode(written))
 
-    assert {name: getattr(read, name) for name in Properties.__slots__} == {
-        name: getattr(written, name) for name in Properties.__slots__
-    }
+    assert members(read) == members(written)
 
 
 def test_nothing_said_takes_no_bytes() -> None:

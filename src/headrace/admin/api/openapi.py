@@ -144,7 +144,9 @@ def _described(operation: Operation) -> dict[str, object]:
         },
     }
     if operation.body is not None:
-        found["requestBody"] = {"content": {"application/json": {"schema": operation.body}}}
+        found["requestBody"] = {
+            "content": {"application/json": {"schema": {"additionalProperties": False, **operation.body}}}
+        }
     return found
 
 

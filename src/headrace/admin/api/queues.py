@@ -119,17 +119,23 @@ async def move_messages(call: Call) -> Response:
 MAX_MOVED: Final = 10_000
 _MOVED: Final = table(("messages",), messages=COUNT)
 _PATH: Final = "/queues/{vhost}/{queue}"
-_DECLARATION: Final = table(
-    type={"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
-    durable=FLAG,
-    auto_delete=FLAG,
-    arguments={**TABLE, "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file."},
-    topics={"type": "array", "items": TEXT},
-    limits=TABLE,
-    retry=TABLE,
-    retention=TABLE,
-    dlq=TABLE,
-)
+_DECLARATION: Final = {
+    **table(
+        type={"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
+        durable=FLAG,
+        auto_delete=FLAG,
+        arguments={
+            **TABLE,
+            "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
+        },
+        topics={"type": "array", "items": TEXT},
+        limits=TABLE,
+        retry=TABLE,
+        retention=TABLE,
+        dlq=TABLE,
+    ),
+    "additionalProperties": True,
+}
 
 OPERATIONS: Final = (
     Operation(

@@ -178,24 +178,24 @@ class Flusher:
         self._segment_bytes = segment_bytes
         self.report = report
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._worker: Thread | None = None
         self._unsynced: set[Path] = set()
         self._unsynced_directories: set[Path] = set()
 
     def start(self) -> None:
-        self._thread = Thread(target=self._work, name="headrace-flusher", daemon=True)
-        self._thread.start()
+        self._worker = Thread(target=self._work, name="headrace-flusher", daemon=True)
+        self._worker.start()
 
     def stop(self) -> None:
         """Finish the jobs handed over so far."""
-        if self._thread is not None:
+        if self._worker is not None:
             self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+            self._worker.join()
+            self._worker = None
 
     def do(self, job: Job) -> None:
         """Take a job; when it is finished it is reported."""
-        if self._thread is None:
+        if self._worker is None:
             self._run(job)
         else:
             self._jobs.put(job)

@@ -67,10 +67,10 @@ class Writer:
         self._is_resuming = False
         self._busy = Lock()
         """Held by whoever uses the journal: this thread, or the owner in `write_here`."""
-        self._thread = Thread(target=self._work, name="headrace-journal", daemon=True)
+        self._worker = Thread(target=self._work, name="headrace-journal", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._worker.start()
 
     def write(self, write: Write) -> None:
         self._jobs.put(write)
@@ -101,7 +101,7 @@ class Writer:
     def stop(self) -> None:
         """Finish the records handed over so far, synced."""
         self._jobs.put(False)
-        self._thread.join()
+        self._worker.join()
 
     def _work(self) -> None:
         failed = False

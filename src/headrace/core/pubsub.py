@@ -1,0 +1,215 @@
+"""Publish and subscribe: plain topics to live subscribers, to sessions that keep messages, and to retained messages.
+
+No sessions begin or end here: see sessions.py. No queues of clients: broker.py puts messages into those.
+"""
+
+from typing import TYPE_CHECKING, final
+
+from headrace.core.definition import DROP_HEAD, QueueDefinition
+from headrace.core.envelope import Envelope, marked
+from headrace.core.inner import InnerQueues
+from headrace.core.retained import Retained
+from headrace.core.routes import Keepers, Route, Routes
+from headrace.core.session import Session
+from headrace.core.shares import Shares
+from headrace.core.subscription import (
+    AT_LEAST_ONCE,
+    BEST_EFFORT,
+    RETAINED_ALWAYS,
+    RETAINED_IF_NEW,
+    Subscription,
+)
+from headrace.core.topology import Topology
+from headrace.core.turn import Turn
+from headrace.errors import HeadraceError
+from headrace.model import Message
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+DEFAULT_LIMITS = QueueDefinition(
+    "", max_length=100_000, max_length_bytes=256 << 20, overflow=DROP_HEAD, max_message_bytes=1 << 30
+)
+"""How much waits for one session at most: the oldest is dropped for the newest."""
+
+
+@final
+class Sent:
+    """What became of a message: to how many it goes, whether some of them keep it, and who refused it."""
+
+    __slots__ = ("count", "is_stored", "refusal")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_stored = False
+        self.refusal: HeadraceError | None = None
+
+
+@final
+class PubSub:
+    """The subscriptions of one virtual host, and the way of a message to them."""
+
+    def __init__(self, topology: Topology, retained: Retained, inner: InnerQueues, limits: QueueDefinition) -> None:
+        self._topology = topology
+        self._inner = inner
+        self._limits = limits
+        self._routes = Routes()
+        self._shares = Shares(self._routes.tree, inner, limits)
+        self.retained = retained
+        topology.on_change = self._routes.forget
+
+    def __len__(self) -> int:
+        """How many subscriptions there are; a shared one counts once."""
+        return len(self._routes.tree)
+
+    # -- subscribing -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> list[str]:
+        """Have the session get what matches, instead of what it asked for under the same pattern before.
+
+        Returns the topics whose retained messages it is to get first. Raises Refused for a bad pattern.
+        """
+        session = subscription.session
+        pattern = subscription.pattern
+        if subscription.is_queue:
+            session.subscriptions[pattern] = subscription
+            return []
+        former = session.subscriptions.get(pattern)
+        if subscription.is_shared:
+            self._shares.add(subscription)
+        else:
+            if former is not None:
+                self._routes.tree.remove(pattern, former)
+            self._routes.tree.add(pattern, subscription)
+        session.subscriptions[pattern] = subscription
+        self._routes.forget()
+        if subscription.is_shared:
+            return []
+        wanted = subscription.retained
+        is_wanted = wanted == RETAINED_ALWAYS or (wanted == RETAINED_IF_NEW and former is None)
+        return self.retained.match(pattern) if is_wanted else []
+
+    def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
+        """Undo it; returns what was undone, None when there was nothing."""
+        subscription = session.subscriptions.pop(pattern, None)
+        if subscription is None or subscription.is_queue:
+            return subscription
+        if subscription.is_shared:
+            self._shares.remove(subscription)
+        else:
+            self._routes.tree.remove(pattern, subscription)
+        self._routes.forget()
+        return subscription
+
+    def restore(self, session: Session) -> None:
+        """Take in a session that storage had, with what waits for it."""
+        for subscription in session.subscriptions.values():
+            if subscription.is_shared:
+                self._shares.add(subscription)
+            elif not subscription.is_queue:
+                self._routes.tree.add(subscription.pattern, subscription)
+        if self._inner.exists(_log_of(session)):
+            session.queue = self._inner.open(_log_of(session), self._limits)
+        self._routes.forget()
+
+    def attach(self, session: Session) -> None:
+        """The session is connected now: it gets what waits and what is published from now on."""
+        link = session.link
+        assert link is not None
+        if session.queue is not None:
+            session.consumer = link.consumer(None)
+            self._inner.join(session.queue, session.consumer)
+        if session.subscriptions:
+            self._shares.attach(session, link)
+            self._routes.forget()
+
+    def detach(self, session: Session) -> None:
+        """The session has no connection any more."""
+        consumer, session.consumer = session.consumer, None
+        if consumer is not None:
+            self._inner.leave(consumer)
+        if session.subscriptions:
+            self._shares.detach(session)
+            self._routes.forget()
+
+    def end(self, session: Session) -> None:
+        """The session is over: nothing of it stays."""
+        for pattern in list(session.subscriptions):
+            self.unsubscribe(session, pattern)
+        queue, session.queue = session.queue, None
+        if queue is not None:
+            self._inner.drop(queue)
+
+    def drop_left(self) -> None:
+        """Everything that was stored is taken in: what still waits is for sessions that are gone."""
+        self._inner.drop_left(self._limits)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> Route:
+        """Where messages of a plain topic go."""
+        return self._routes.of(topic) or self._routes.build(topic, self._topology.of_topic(topic))
+
+    def send(
+        self, turn: Turn, route: Route, message: Message, assurance: int, retain: bool, publisher: Session | None
+    ) -> Sent:
+        """Hand a message to all subscribers of its route, and stage it for the sessions that keep it."""
+        sent = Sent()
+        if retain:
+            sent.is_stored = True
+            try:
+                self.retained.keep(turn, Envelope(message, assurance, True))
+            except HeadraceError as error:
+                sent.refusal = error
+        for audience in route.everyone if assurance == BEST_EFFORT else route.live:
+            sent.count += audience.deliver(message, assurance, retain, publisher)
+        if assurance != BEST_EFFORT:
+            for keepers in route.keepers:
+                self._keep(turn, keepers, message, assurance, retain, publisher, sent)
+        for share in route.shares:
+            if assurance == BEST_EFFORT:
+                sent.count += share.deliver(message, retain)
+            else:
+                self._accept(turn, self._shares.queue(share), marked(message, AT_LEAST_ONCE, retain), sent)
+        return sent
+
+    def _keep(
+        self,
+        turn: Turn,
+        keepers: Keepers,
+        message: Message,
+        assurance: int,
+        retain: bool,
+        publisher: Session | None,
+        sent: Sent,
+    ) -> None:
+        kept = keepers.kept(message, assurance, retain)
+        for session in keepers.sessions:
+            if session is not publisher or not keepers.grant.no_echo:
+                self._accept(turn, self.queue(session), kept, sent)
+
+    def keep(self, turn: Turn, session: Session, message: Message) -> None:
+        """Have a message that is marked for this session wait for it."""
+        self._accept(turn, self.queue(session), message, Sent())
+
+    def queue(self, session: Session) -> "Queue":
+        """What waits for a session; made with the first message."""
+        queue = session.queue
+        if queue is None:
+            queue = session.queue = self._inner.open(_log_of(session), self._limits)
+            if session.link is not None:
+                session.consumer = session.link.consumer(None)
+                self._inner.join(queue, session.consumer)
+        return queue
+
+    def _accept(self, turn: Turn, queue: "Queue", message: Message, sent: Sent) -> None:
+        sent.count += 1
+        sent.is_stored = True
+        try:
+            queue.accept(turn, message, message.timestamp_us)
+        except HeadraceError as error:
+            sent.refusal = error
+
+
+def _log_of(session: Session) -> str:
+    return f"$session/{session.client_id}"

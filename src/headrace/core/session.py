@@ -1,0 +1,88 @@
+"""A session: who subscribes to what, from one connection to the next. Kept by sessions.py, routed to by pubsub.py."""
+
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.envelope import Envelope
+from headrace.core.subscription import Subscription
+
+if TYPE_CHECKING:
+    from headrace.core.delivery import Consumer
+    from headrace.core.queue import Queue
+    from headrace.core.subscriber import Subscriber
+
+FOREVER: Final = -1
+"""The lifetime of a session that never ends by itself."""
+
+
+@final
+class Will:
+    """What a session has published for it when its connection is lost, and how long that waits."""
+
+    __slots__ = ("delay_s", "envelope", "expires_s")
+
+    def __init__(self, envelope: Envelope, delay_s: int = 0, expires_s: int = 0) -> None:
+        self.envelope = envelope
+        self.delay_s = delay_s
+        self.expires_s = expires_s
+        """How long the message is good for once it is published; 0 for no end."""
+
+
+@final
+class Session:
+    """What is known of one client, connected or not."""
+
+    __slots__ = (
+        "client_id",
+        "completing",
+        "consumer",
+        "due_us",
+        "is_stored",
+        "left_us",
+        "lifetime_s",
+        "link",
+        "queue",
+        "sharing",
+        "subscriptions",
+        "taken",
+        "will",
+    )
+
+    def __init__(self, client_id: str, lifetime_s: int = 0) -> None:
+        self.client_id = client_id
+        self.lifetime_s = lifetime_s
+        """How long it lives on without a connection: FOREVER, or 0 for not at all."""
+        self.link: Subscriber | None = None
+        """The connection, while there is one."""
+        self.subscriptions: dict[str, Subscription] = {}
+        self.queue: Queue | None = None
+        """What waits for it; made when the first message does."""
+        self.consumer: Consumer | None = None
+        """The connection's, on that queue."""
+        self.sharing: dict[str, Consumer] = {}
+        """The connection's consumers on what it shares with others, by pattern."""
+        self.will: Will | None = None
+        self.left_us = 0
+        """When it lost its connection; 0 while it has one."""
+        self.due_us = 0
+        """When it ends or its will is due, whichever is first; 0 when neither is."""
+        self.is_stored = False
+        """Whether storage knows of it."""
+        self.taken: set[int] = set()
+        """Numbers of messages that the client sent to be taken exactly once and did not finish with."""
+        self.completing: set[int] = set()
+        """Numbers of messages that the client has taken exactly once and did not finish with."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what it should get surely is stored: it may have to wait for the next connection."""
+        return self.lifetime_s != 0 or self.queue is not None
+
+    @property
+    def ends_us(self) -> int:
+        """When it ends unless it is connected to before; 0 for never."""
+        if not self.left_us or self.lifetime_s == FOREVER:
+            return 0
+        return self.left_us + self.lifetime_s * 1_000_000
+
+    def __repr__(self) -> str:
+        return f"Session({self.client_id!r}, {self.lifetime_s})"

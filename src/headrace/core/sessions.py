@@ -1,0 +1,233 @@
+"""Sessions from their first connection to their end: taken over, resumed, expired, with their wills. No wire.
+
+What is stored of a session is stored in the commits of the turns in which it changes; a session that does not outlive
+its connection is in memory only, but for its will, which is due even when the broker is what fails.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.core.line import Line
+from headrace.core.pubsub import PubSub
+from headrace.core.session import FOREVER, Session, Will
+from headrace.core.session_store import SessionStore
+from headrace.core.subscriber import Subscriber
+from headrace.core.subscription import Subscription
+
+_SECOND_US: Final = 1_000_000
+_SLACK: Final = 1024
+
+PublishWill = Callable[[Will], None]
+
+
+@final
+class Sessions:
+    """The sessions of one virtual host by client id."""
+
+    def __init__(self, clock: Clock, line: Line, pubsub: PubSub, store: SessionStore, publish: PublishWill) -> None:
+        self._clock = clock
+        self._line = line
+        self._pubsub = pubsub
+        self._store = store
+        self._publish = publish
+        self._sessions: dict[str, Session] = {}
+        self._due: list[tuple[int, str]] = []
+        """A heap of when something about a session comes due; entries that are out of date are passed over."""
+        self.connected = 0
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, client_id: str) -> Session | None:
+        return self._sessions.get(client_id)
+
+    def _load(self) -> None:
+        now_us = self._clock.now_us()
+        for session in self._store.load().values():
+            # A session that was connected when the broker failed lost its connection then; that is not known better.
+            session.left_us = session.left_us or now_us
+            if session.is_stored:
+                self._pubsub.restore(session)
+            self._sessions[session.client_id] = session
+            self._plan(session, now_us)
+        self._pubsub.drop_left()
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(
+        self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None
+    ) -> tuple[Session, bool]:
+        """Attach a connection to the client's session; returns it, and whether it was there before.
+
+        With `clean` a session that is there ends first. One that has a connection loses it to this one.
+        """
+        former = self._sessions.get(client_id)
+        if former is not None and former.link is not None:
+            old = former.link
+            self._detach(former, keeps_will=True)
+            old.replaced()
+            former = self._sessions.get(client_id)
+        if former is not None and (clean or not former.is_kept):
+            self._end(former)
+            former = None
+        session = former or Session(client_id)
+        self._sessions[client_id] = session
+        turn = self._line.open()
+        if former is not None and session.will is not None:  # it is back before its will was due
+            session.will = None
+            self._store.delete_will(turn, session)
+        session.lifetime_s = lifetime_s
+        session.left_us = session.due_us = 0
+        session.link = link
+        link.session = session
+        self.connected += 1
+        if will is not None:
+            session.will = will
+            self._store.put_will(turn, session, will)
+        if session.is_kept or session.is_stored:
+            self._store.put(turn, session)
+        self._pubsub.attach(session)
+        return session, former is not None
+
+    def leave(self, link: Subscriber, with_will: bool) -> None:
+        """The connection is gone. Its will is published, now or when its delay is over, unless it was taken back."""
+        session = link.session
+        if session is not None and session.link is link:
+            self._detach(session, with_will)
+
+    def set_lifetime(self, session: Session, lifetime_s: int) -> None:
+        """Let the session live on for so long without a connection."""
+        session.lifetime_s = lifetime_s
+        if session.is_kept:
+            self._store.put(self._line.open(), session)
+
+    def _detach(self, session: Session, keeps_will: bool) -> None:
+        now_us = self._clock.now_us()
+        self.connected -= 1
+        session.link = None
+        session.left_us = now_us
+        self._pubsub.detach(session)
+        if not keeps_will and session.will is not None:
+            session.will = None
+            self._store.delete_will(self._line.open(), session)
+        if not session.lifetime_s:
+            self._end(session)
+            return
+        if session.will is not None and not session.will.delay_s:
+            self._send_will(session)
+        self._store.put(self._line.open(), session)
+        self._plan(session, now_us)
+
+    def end(self, session: Session) -> None:
+        """End a session by an operator's word; a connection that it has is closed."""
+        link = session.link
+        if link is not None:
+            self._detach(session, keeps_will=True)
+            link.replaced()
+        if self._sessions.get(session.client_id) is session:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        """Nothing of it stays; its will does not wait any longer."""
+        self._send_will(session)
+        turn = self._line.open()
+        if session.is_stored:
+            self._store.delete(turn, session)
+        self._pubsub.end(session)
+        session.due_us = 0
+        del self._sessions[session.client_id]
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> list[str]:
+        """See PubSub.subscribe; kept with a session that outlives its connection."""
+        topics = self._pubsub.subscribe(subscription)
+        if subscription.session.is_stored:
+            self._store.put_subscription(self._line.open(), subscription)
+        return topics
+
+    def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
+        """See PubSub.unsubscribe."""
+        subscription = self._pubsub.unsubscribe(session, pattern)
+        if subscription is not None and session.is_stored:
+            self._store.delete_subscription(self._line.open(), session, pattern)
+        return subscription
+
+    # -- messages that are handed over exactly once ------------------------------------------------------------------
+
+    def take(self, session: Session, number: int) -> None:
+        """A message of this number was taken from the client: until it is finished, the same number is the same one.
+
+        In the same turn as the publish, this is stored if the message is.
+        """
+        session.taken.add(number)
+        if session.is_stored:
+            self._store.put_taken(self._line.open(), session, number)
+
+    def finish_taken(self, session: Session, number: int) -> bool:
+        """The client will not send this one again; False when it was not taken."""
+        if number not in session.taken:
+            return False
+        session.taken.remove(number)
+        if session.is_stored:
+            self._store.delete_taken(self._line.open(), session, number)
+        return True
+
+    def complete(self, session: Session, number: int) -> None:
+        """The client has a message of this number: it must not be sent again, only finished."""
+        session.completing.add(number)
+        if session.is_stored:
+            self._store.put_completing(self._line.open(), session, number)
+
+    def finish_completing(self, session: Session, number: int) -> bool:
+        """The client has finished; False when there was nothing to finish."""
+        if number not in session.completing:
+            return False
+        session.completing.remove(number)
+        if session.is_stored:
+            self._store.delete_completing(self._line.open(), session, number)
+        return True
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def on_time(self, now_us: int) -> None:
+        """Publish wills and end sessions that have come due."""
+        while self._due and self._due[0][0] <= now_us:
+            due_us, client_id = heapq.heappop(self._due)
+            session = self._sessions.get(client_id)
+            if session is None or session.due_us != due_us or session.link is not None:
+                continue
+            if session.lifetime_s != FOREVER and session.ends_us <= now_us:
+                self._end(session)
+                continue
+            self._send_will(session)
+            self._plan(session, now_us)
+
+    @property
+    def next_due_us(self) -> int:
+        """When to look again; 0 for never."""
+        return self._due[0][0] if self._due else 0
+
+    def _plan(self, session: Session, now_us: int) -> None:
+        """Have `on_time` look at a session without a connection when its will is due or it ends."""
+        dues = [session.ends_us] if session.ends_us else []
+        if session.will is not None:
+            dues.append(now_us + session.will.delay_s * _SECOND_US)
+        session.due_us = min(dues, default=0)
+        if session.due_us:
+            heapq.heappush(self._due, (session.due_us, session.client_id))
+        if len(self._due) > 2 * len(self._sessions) + _SLACK:
+            self._due = [(other.due_us, other.client_id) for other in self._sessions.values() if other.due_us]
+            heapq.heapify(self._due)
+
+    def _send_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if will is not None:
+            self._store.delete_will(self._line.open(), session)
+            self._publish(will)
