@@ -198,7 +198,9 @@ class _Program:
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
         if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._wires, self._trouble, self._clock, __version__)
+            site = Site(
+                self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__
+            )
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http

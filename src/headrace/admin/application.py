@@ -9,6 +9,7 @@ from headrace.admin.api import pages as api
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
 from headrace.admin.problems import on_failure, on_http_error, on_refusal
+from headrace.admin.rabbitmq import pages as rabbitmq
 from headrace.admin.site import Site
 from headrace.errors import HeadraceError
 
@@ -20,7 +21,7 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     A room outside gives `app.py` a function that returns its routes; those look after logins themselves.
     """
     pages = Pages(site)
-    routes = [*health.routes(site), *api.routes(pages)]
+    routes = [*health.routes(site), *api.routes(pages), *rabbitmq.routes(pages)]
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}

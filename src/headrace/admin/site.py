@@ -1,7 +1,7 @@
 """What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from headrace.admin.sampler import Sampler
@@ -41,6 +41,8 @@ Trouble = Callable[[], str]
 
 Wires = Callable[[], list[Wire]]
 """All connections that there are now."""
+Ports = Callable[[], Mapping[str, int]]
+"""What is listened for, and where."""
 
 
 @final
@@ -48,10 +50,18 @@ class Site:
     """The broker as the HTTP side sees it."""
 
     def __init__(
-        self, hosts: Hosts, access: Access, wires: Wires, trouble: Trouble, clock: Clock, version: str
+        self,
+        hosts: Hosts,
+        access: Access,
+        wires: Wires,
+        ports: Ports,
+        trouble: Trouble,
+        clock: Clock,
+        version: str,
     ) -> None:
         self.hosts = hosts
         self.wires = wires
+        self.ports = ports
         self.sampler = Sampler(hosts)
         self.access = access
         self.trouble = trouble
