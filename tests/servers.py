@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pika
@@ -20,13 +21,15 @@ _ANY_PORTS = ("--amqp", "0", "--http", "0")
 class Server:
     """One server over one data directory, or in memory."""
 
-    def __init__(self, directory: Path, in_memory: bool = False) -> None:
+    def __init__(self, directory: Path, in_memory: bool = False, options: Sequence[str] = ()) -> None:
         self._directory = directory
+        self._options = options
         self._in_memory = in_memory
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
         self.http_port = 0
+        self.ports: dict[str, int] = {}
 
     def start(self) -> None:
         ready = self._directory / "ready.json"
@@ -34,7 +37,17 @@ class Server:
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace", "serve", *_ANY_PORTS, "--ready-file", str(ready), *where],
+                [
+                    sys.executable,
+                    "-m",
+                    "headrace",
+                    "serve",
+                    *_ANY_PORTS,
+                    "--ready-file",
+                    str(ready),
+                    *where,
+                    *self._options,
+                ],
                 stdout=log,
                 stderr=log,
             )
@@ -43,8 +56,8 @@ class Server:
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, "the server did not become ready"
             time.sleep(0.02)
-        ports = json.loads(ready.read_text())["ports"]
-        self.port, self.http_port = ports["amqp"], ports["http"]
+        self.ports = json.loads(ready.read_text())["ports"]
+        self.port, self.http_port = self.ports["amqp"], self.ports["http"]
 
     def kill(self) -> None:
         """End it as a crash would."""

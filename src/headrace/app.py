@@ -29,6 +29,7 @@ from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
+from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
@@ -61,6 +62,8 @@ class ServeSettings:
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
+    coap: int | None = None
+    """Where CoAP clients publish, in the same way."""
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -116,6 +119,15 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
+    """Raises Unavailable where aiocoap is not installed."""
+    try:
+        from headrace.protocols.coap.endpoint import Endpoint
+    except ImportError as error:
+        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+    return Endpoint(hosts, access, clock)
+
+
 @final
 class _Threads(Background):
     """A few threads for passwords, started when the first is checked."""
@@ -150,7 +162,7 @@ class _Program:
         self._hosts: Hosts | None = None
         self._access: Access | None = None
         self._background = _Threads()
-        self._listeners: dict[str, Listener | HttpListener] = {}
+        self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -198,12 +210,14 @@ class _Program:
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
         if self._settings.http is not None:
-            site = Site(
-                self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__
-            )
+            site = Site(self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
+        if self._settings.coap is not None:
+            coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
+            await coap.open(self._settings.host, self._settings.coap)
+            self._listeners["coap"] = coap
 
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]

@@ -13,6 +13,8 @@ from headrace.core.logins import Login
 from headrace.core.users import ADMINISTRATOR as ADMINISTRATOR
 from headrace.net.connection import Wire
 
+ANYBODY: Final = ""
+"""No tag at all: every user may."""
 MANAGEMENT: Final = "management"
 MONITORING: Final = "monitoring"
 
@@ -29,6 +31,8 @@ class Visitor:
 
     def may(self, tag: str) -> bool:
         """Whether a page that asks for this tag is open to the visitor: each tag includes the ones below it."""
+        if tag == ANYBODY:
+            return True
         if tag == MANAGEMENT:
             return bool(self.tags & {ADMINISTRATOR, MONITORING, MANAGEMENT})
         if tag == MONITORING:

@@ -35,6 +35,7 @@ def serve(
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
+    coap: Annotated[str, typer.Option(metavar="PORT", help="Where CoAP clients publish (UDP), likewise.")] = "off",
     ready_file: Annotated[
         Path | None, typer.Option(help="Write pid, data directory and ports here, as JSON, once it serves.")
     ] = None,
@@ -43,7 +44,9 @@ def serve(
     if memory and data is not None:
         fail("--memory keeps nothing in a directory; give either --data or --memory", EXIT_USAGE)
     where = None if memory else data or DEFAULT_DATA
-    settings = ServeSettings(where, ready_file, host, amqp=port("--amqp", amqp), http=port("--http", http))
+    settings = ServeSettings(
+        where, ready_file, host, amqp=port("--amqp", amqp), http=port("--http", http), coap=port("--coap", coap)
+    )
     try:
         serve_app(settings, Console())
     except Fatal as error:

@@ -230,7 +230,7 @@ class Wire(asyncio.Protocol):
         here = transport.get_extra_info("sockname")
         self.local = f"{here[0]}:{here[1]}" if isinstance(here, tuple) else "local"
         self.address = host or "local"
-        self.is_loopback = not host or host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        self.is_loopback = not host or is_loopback(host)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
@@ -331,6 +331,11 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine that no other can reach."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 def _common_name(certificate: object) -> str:

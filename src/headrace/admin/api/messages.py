@@ -28,6 +28,7 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT, RELEASE
 from headrace.core.queue import Queue
 from headrace.core.rights import QUEUE, READ, Rights
+from headrace.core.topics import check_topic
 from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Done
@@ -90,6 +91,7 @@ async def send(broker: Broker, rights: Rights, found: Draft) -> int:
     """Publish a message; returns how many queues took it. Raises what they refuse it with."""
     source = found.message.source
     if found.is_topic:
+        check_topic(source.topic)
         rights.check_topic_publish(source.topic, source.client_id)
     else:
         rights.check_publish(source.exchange, source.topic, source.client_id)

@@ -33,7 +33,7 @@ def hosts(call: Call) -> list[tuple[str, Broker]]:
 
 
 def rows(call: Call, found: Sequence[Row]) -> Response:
-    """A list as it was asked for: `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest."""
+    """A list as asked for: `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest."""
     total = len(found)
     part = call.text("name")
     if part and call.text("use_regex") == "true":

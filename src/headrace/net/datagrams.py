@@ -1,0 +1,95 @@
+"""A port for datagrams: input to a handler, output at once. The bytes mean nothing here."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from typing import Final, cast, final
+
+from headrace.errors import Unavailable
+from headrace.net.connection import is_loopback
+
+_log: Final = logging.getLogger("headrace.net")
+
+
+@final
+class Peer:
+    """Who sent a datagram. Compared by address: two of the same are equal."""
+
+    __slots__ = ("address", "host", "is_loopback")
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self.host = address[0]
+        self.is_loopback = is_loopback(address[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Peer) and self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+
+class DatagramHandler(ABC):
+    """What a protocol does with datagrams."""
+
+    @abstractmethod
+    def opened(self, port: "DatagramListener") -> None:
+        """Datagrams may come and be sent."""
+
+    @abstractmethod
+    def received(self, data: bytes, peer: Peer) -> None:
+        """A datagram came."""
+
+
+@final
+class DatagramListener(asyncio.DatagramProtocol):
+    """Takes datagrams on one address until it is closed."""
+
+    def __init__(self, handler: DatagramHandler) -> None:
+        self._handler = handler
+        self._transport: asyncio.DatagramTransport | None = None
+        self._is_full = False
+        self.port = 0
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await loop.create_datagram_endpoint(lambda: self, (host, port))
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on {host}:{port} (UDP): {error.strerror or error}; is another broker running there?"
+            ) from error
+        self.port = transport.get_extra_info("sockname")[1]
+
+    async def close(self) -> None:
+        """Take no more."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def send(self, data: bytes, peer: Peer) -> None:
+        """Send a datagram; it may get lost, and does where more are sent than leave."""
+        if self._transport is not None and not self._is_full:
+            self._transport.sendto(data, peer.address)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)  # uvloop's are no subclasses of it
+        self._handler.opened(self)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        try:
+            self._handler.received(data, Peer(addr))
+        except Exception:
+            _log.exception("a datagram from %s is dropped by an error of ours", addr[0])
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+
+    def error_received(self, exc: Exception) -> None:
+        _log.debug("a datagram could not be delivered: %s", exc)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None

@@ -1,0 +1,1 @@
+"""CoAP (RFC 7252), for devices that publish without a connection: a path is a topic."""
