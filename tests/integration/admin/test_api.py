@@ -356,7 +356,8 @@ def test_connections_channels_and_consumers_are_listed_and_a_connection_is_ended
     ]
     assert ended.status_code == 204
     with pytest.raises(Exception, match="CONNECTION_FORCED"):
-        connection.process_data_events(5)
+        for _ in range(50):
+            connection.process_data_events(1)
 
 
 # -- users
