@@ -4,7 +4,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin import health, publishing
+from headrace.admin import health, metrics, publishing
 from headrace.admin.api import pages as api
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
@@ -21,7 +21,13 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     A room outside gives `app.py` a function that returns its routes; those look after logins themselves.
     """
     pages = Pages(site)
-    routes = [*health.routes(site), *publishing.routes(pages), *api.routes(pages), *rabbitmq.routes(pages)]
+    routes = [
+        *health.routes(site),
+        *metrics.routes(pages),
+        *publishing.routes(pages),
+        *api.routes(pages),
+        *rabbitmq.routes(pages),
+    ]
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}
