@@ -29,6 +29,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
@@ -240,7 +241,7 @@ class _Program:
             self._mqtt = mqtt
         for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
             await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
-        site = Site(hosts, access, self._trouble, self._clock, __version__)
+        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(site, routes), port)
@@ -274,6 +275,10 @@ class _Program:
             _log.error("the certificate stays as it was: %s", error)
         else:
             _log.info("the certificate was read again; connections from now on get it")
+
+    def _wires(self) -> list[Wire]:
+        listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
+        return [wire for listener in listeners for wire in listener.wires]
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
