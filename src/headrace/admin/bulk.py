@@ -127,7 +127,8 @@ class _Room:
         """Make the parts visible, all at once; a transaction that was committed before is left as it is."""
         broker, rights, host = _place(call)
         said = await call.json()
-        if not isinstance(said, dict) or not isinstance(said.get("parts"), list):
+        parts = said.get("parts") if isinstance(said, dict) else None
+        if not isinstance(said, dict) or not isinstance(parts, list):
             raise BadRequest('the body must be an object with "parts", a list of names')
         sequence = said.get("sequence", ONCE)
         if isinstance(sequence, bool) or not isinstance(sequence, int) or not ONCE <= sequence < 1 << 62:
@@ -137,7 +138,7 @@ class _Room:
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._commit(broker, rights, host, transaction, sequence, said["parts"]))
+        task = asyncio.ensure_future(self._commit(broker, rights, host, transaction, sequence, parts))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
@@ -245,7 +246,7 @@ def _number(call: Call, name: str, absent: int) -> int:
 
 
 def _name(call: Call, which: str) -> str:
-    name = call.path[which]
+    name = call.path(which)
     if not _NAME.fullmatch(name):
         raise BadRequest(f"{which} is {name[:64]!r}; it must have 1 to 200 letters, digits, '.', '_', ':' or '-'")
     return name
