@@ -210,6 +210,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
         "first": queue.first_offset,
         "next": queue.log.next_offset,
         "bytes": queue.log.size_bytes,
+        "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }
 
 
@@ -240,7 +241,7 @@ def _number(call: Call, name: str, absent: int) -> int:
     text = call.request.query_params.get(name, "")
     if not text and absent >= 0:
         return absent
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 1 << 63):
         raise BadRequest(f"{name} is {text!r}; it must be a whole number from 0 on")
     return int(text)
 

@@ -53,6 +53,9 @@ class Directory(Place):
             for span in self._follower.spans(self._prefix + queue, start, stop)
         ]
 
+    def close(self) -> None:
+        self._follower.close()
+
     def report(self, positions: dict[str, int]) -> None:
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 

@@ -66,6 +66,10 @@ class Place(ABC):
         """
 
     @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+    @abstractmethod
     def report(self, positions: dict[str, int]) -> None:
         """Tell the broker how far the consumer group of the options has come."""
 
@@ -102,3 +106,14 @@ def open_place(options: ReadOptions) -> Place:
     from headrace.spark.broker import BrokerPlace
 
     return BrokerPlace(options)
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """The rows of a partition, read where a task runs. Nothing for what Spark makes up where there is nothing to read."""
+    if not isinstance(partition, QueuePartition):
+        return
+    place = open_place(options)
+    try:
+        yield from place.read(partition)
+    finally:
+        place.close()
