@@ -109,7 +109,7 @@ def open_place(options: ReadOptions) -> Place:
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """The rows of a partition, read where a task runs. Nothing for what Spark makes up where there is nothing to read."""
+    """The rows of a partition, read where a task runs; Spark makes one of its own where there is nothing to read."""
     if not isinstance(partition, QueuePartition):
         return
     place = open_place(options)

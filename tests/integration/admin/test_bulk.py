@@ -84,7 +84,8 @@ def test_ranges_and_columns_are_chosen_by_the_query(server: Server, http: httpx.
         channel.basic_publish("", name, str(number).encode(), properties)
     http.get("/bulk/queues")
 
-    table = read(http, name, **{"from": 3, "to": 6, "columns": "offset,headers,payload,content_type"})
+    query: dict[str, str | int] = {"from": 3, "to": 6, "columns": "offset,headers,payload,content_type"}
+    table = read(http, name, **query)
 
     assert table.schema.names == ["offset", "headers", "payload", "content_type"]
     assert table.column("offset").to_pylist() == [3, 4, 5]

@@ -42,13 +42,11 @@ def test_rows_become_messages_with_all_their_columns(spark: SparkSession, broker
 def test_many_partitions_are_one_commit_in_parts(spark: SparkSession, broker: Broker) -> None:
     broker.declare("orders")
 
-    write(spark.range(0, 5000, numPartitions=5).selectExpr("CAST(id AS BINARY) AS payload"), broker, "orders")
+    write(spark.range(0, 5000, numPartitions=5).selectExpr("CAST(id AS STRING) AS payload"), broker, "orders")
     write(spark.range(0).selectExpr("CAST(id AS STRING) AS payload"), broker, "orders")
 
     frame = spark.read.format("headrace").option("url", broker.url).load("orders")
-    (row,) = frame.selectExpr(
-        "count(*) AS n", "count(DISTINCT payload) AS d", "count(DISTINCT timestamp) AS t"
-    ).collect()
+    (row,) = frame.selectExpr("count(*) AS n", "count(DISTINCT payload) AS d").collect()
     assert (row.n, row.d) == (5000, 5000)
 
 
