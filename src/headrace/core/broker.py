@@ -205,7 +205,12 @@ class Broker:
         until it commits; to roll back is to forget it.
         """
         transaction = Transaction(self._queues, self._line, self._clock.now_us(), confirm)
-        routes = [self._route(publish.message, publish.headers, publish.extra_keys) for publish in publishes]
+        routes = [
+            self._route_topic(publish.message.source.topic)
+            if publish.is_topic
+            else self._route(publish.message, publish.headers, publish.extra_keys)
+            for publish in publishes
+        ]
         try:
             for delivery, outcome in settlements:
                 transaction.settle(delivery, outcome)
@@ -307,6 +312,8 @@ class Broker:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
             members.agree(auto_commit)
+            members.select(consumer.selector)
+            consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
         members.consumers.join(consumer, exclusive)
         consumer.group = members
@@ -510,6 +517,10 @@ class Broker:
         turn = self._line.open()
         turn.is_barrier = True
         turn.confirms.append(confirm)
+
+    def after_delivery(self, call: Callable[[], None]) -> None:
+        """Have this called once what is ready now was delivered to whoever has room."""
+        self._line.after_pumps(call)
 
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""

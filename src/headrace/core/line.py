@@ -49,6 +49,7 @@ class Line:
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
         self._pumps: dict[Queue, None] = {}
+        self._after_pumps: list[Callable[[], None]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
@@ -71,6 +72,11 @@ class Line:
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
         self._pumps[queue] = None
+        self.open()
+
+    def after_pumps(self, call: Callable[[], None]) -> None:
+        """Have this called in this turn, after all queues that are due delivered."""
+        self._after_pumps.append(call)
         self.open()
 
     def seal(self) -> None:
@@ -154,6 +160,10 @@ class Line:
         for queue in pumps:
             if not queue.deleted:
                 queue.pump(self.turn, now_us)
+        if self._after_pumps:
+            calls, self._after_pumps = self._after_pumps, []
+            for call in calls:
+                call()
         self._store_memory(self.turn)
         if self._in_flight is not None or now_us < self.retry_at_us:
             return

@@ -102,10 +102,12 @@ class Queue:
 
     def admits(self, message: Message) -> bool:
         """Whether the queue's filter expression lets the message in; one with unreadable properties stays out."""
-        if self.selector is None:
-            return True
+        return self.selector is None or self.fits(self.selector, message)
+
+    def fits(self, selector: Selector, message: Message) -> bool:
+        """Whether a filter expression is true for the message; for one with unreadable properties it is not."""
         try:
-            return self.selector.matches(MessageRow(message, self._codecs))
+            return selector.matches(MessageRow(message, self._codecs))
         except Refused:
             return False
 

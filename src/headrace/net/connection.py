@@ -160,12 +160,21 @@ class Wire(asyncio.Protocol):
             self.pause_reading(BY_RATE)
             self._loop.call_later(seconds, self.resume_reading, BY_RATE)
 
-    def keep_alive(self, interval_seconds: float) -> None:
-        """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
+    def hand_over(self, handler: Handler) -> None:
+        """Have another handler take over; it is told nothing, that is the present one's to do."""
+        self._handler = handler
+
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
+        """The handshake is done. Beat when nothing is sent for half an interval, 0 for never.
+
+        A peer that is silent for two intervals, or for the silence that is given, is ended.
+        """
         self.is_established = True
         self._stop_timer()
         if interval_seconds:
-            self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
+            half = interval_seconds / 2
+            beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
+            self._timer = self._loop.call_later(half, self._on_beat, half, beats)
 
     def watch(self, limit_seconds: float) -> None:
         """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
@@ -285,17 +294,17 @@ class Wire(asyncio.Protocol):
         self._is_held = is_held
         self._guarded(lambda: self._handler.hold_output(is_held))
 
-    def _on_beat(self, half_seconds: float) -> None:
+    def _on_beat(self, half_seconds: float, most_beats: int) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
-        if self._silent_beats >= 4:
-            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, 2 * half_seconds * 2)
+        if self._silent_beats >= most_beats:
+            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, most_beats * half_seconds)
             self.abort()
             return
         if not self._has_sent:
             self._guarded(self._handler.beat)
         self._has_sent = False
-        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
+        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
