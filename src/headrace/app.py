@@ -29,6 +29,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
@@ -234,7 +235,7 @@ class _Program:
             await listener.open(self._settings.host, self._settings.mqtt)
             self._listeners["mqtt"] = listener
         if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            site = Site(self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
@@ -242,6 +243,10 @@ class _Program:
             coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
             await coap.open(self._settings.host, self._settings.coap)
             self._listeners["coap"] = coap
+
+    def _wires(self) -> list[Wire]:
+        listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
+        return [wire for listener in listeners for wire in listener.wires]
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
