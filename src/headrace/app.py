@@ -29,7 +29,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
-from headrace.net.connection import Wire
+from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
@@ -52,6 +52,9 @@ DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, 
 DEFAULT_AMQP_PORT: Final = 5672
 DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_HTTP_PORT: Final = 15672
+DEFAULT_WS_PORT: Final = 8083
+_WS_PATHS: Final = ("/", "/mqtt")
+_WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -71,6 +74,8 @@ class ServeSettings:
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
     mqtt: int | None = DEFAULT_MQTT_PORT
     """Where MQTT clients are served, in the same way."""
+    ws: int | None = DEFAULT_WS_PORT
+    """Where MQTT clients are served over WebSocket, in the same way; they also are at /mqtt of the HTTP port."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
     coap: int | None = None
@@ -128,6 +133,13 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _web_socket(server: MqttServer) -> Handler:
+    """MQTT over a WebSocket; what that takes is loaded when the first client comes that way."""
+    from headrace.net.websocket import WebSocket
+
+    return WebSocket(MqttConnection(server), _WS_SUBPROTOCOLS, _WS_PATHS, server.limits.max_packet_bytes)
 
 
 def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
@@ -229,13 +241,17 @@ class _Program:
             )
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
+        mqtt = self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__)
         if self._settings.mqtt is not None:
-            mqtt = self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__)
             listener = Listener(lambda: MqttConnection(mqtt))
             await listener.open(self._settings.host, self._settings.mqtt)
             self._listeners["mqtt"] = listener
+        web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
+        if self._settings.ws is not None:
+            await web.open(self._settings.host, self._settings.ws)
         if self._settings.http is not None:
             site = Site(self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__)
+            site.web_sockets["/mqtt"] = web.accept
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
@@ -301,14 +317,14 @@ class _Program:
         lines = (
             f"headrace serves {where}",
             f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
+            *[f"  {name} on {self._settings.host}:{port}" for name, port in self._ports().items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     # -- the ready file ----------------------------------------------------------------------------------------------
 
     def _ports(self) -> dict[str, int]:
-        return {name: listener.port for name, listener in self._listeners.items()}
+        return {name: listener.port for name, listener in self._listeners.items() if listener.port}
 
     def _write_ready_file(self) -> None:
         path = self._settings.ready_file

@@ -12,6 +12,7 @@ from headrace.app import (
     DEFAULT_DATA,
     DEFAULT_HTTP_PORT,
     DEFAULT_MQTT_PORT,
+    DEFAULT_WS_PORT,
     ServeSettings,
 )
 from headrace.app import serve as serve_app
@@ -42,6 +43,9 @@ def serve(
     mqtt: Annotated[str, typer.Option(metavar="PORT", help="Where MQTT clients are served, likewise.")] = str(
         DEFAULT_MQTT_PORT
     ),
+    ws: Annotated[
+        str, typer.Option(metavar="PORT", help="Where MQTT clients are served over WebSocket, likewise.")
+    ] = str(DEFAULT_WS_PORT),
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
@@ -60,6 +64,7 @@ def serve(
         host,
         amqp=port("--amqp", amqp),
         mqtt=port("--mqtt", mqtt),
+        ws=port("--ws", ws),
         http=port("--http", http),
         coap=port("--coap", coap),
     )

@@ -44,8 +44,6 @@ from headrace.storage.group_state import WORK as WORK_MODE
 
 _log: Final = logging.getLogger("headrace.core")
 _SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most: these fit without a look
-    MAX_TOPIC_BYTES // 4
-)  # four bytes each at most: no need to encode it to see that it fits
 
 
 @final

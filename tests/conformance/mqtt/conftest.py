@@ -13,7 +13,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), True, ("--mqtt", "0"))
+    running = Server(tmp_path_factory.mktemp("server"), True)
     running.start()
     yield running
     assert running.stop() == 0, running.log()
@@ -32,6 +32,10 @@ class Room:
     @property
     def websocket_port(self) -> int:
         return self._server.ports["ws"]
+
+    @property
+    def http_port(self) -> int:
+        return self._server.ports["http"]
 
     def name(self, what: str = "client") -> str:
         """A client identifier that no other test has."""

@@ -15,6 +15,7 @@ from tests.conformance.mqtt.wire import (
     PUBREL,
     Client,
     Property,
+    Received,
     answer,
     connect,
     packet,
@@ -439,7 +440,7 @@ def test_overlapping_subscriptions_get_a_message_at_their_highest_qos(room: Room
     assert max(last.qos for last in received) == 2
 
 
-def _next(client: Client) -> "object":
+def _next(client: Client) -> Received | None:
     client.send(b"\xc0\x00")
     received = client.receive()
     if received.kind == PUBLISH:

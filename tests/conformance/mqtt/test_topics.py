@@ -72,7 +72,7 @@ def test_a_filter_that_begins_with_a_wildcard_does_not_match_topics_that_begin_w
 ) -> None:
     subscriber = room.client()
     subscriber.send(subscribe(room.version, 1, (pattern, 0)), subscribe(room.version, 2, ("$SYS/#", 0)))
-    kinds = []
+    kinds: list[int] = []
     while len(kinds) < 2:
         last = subscriber.receive()
         if last.kind == SUBACK:
