@@ -35,19 +35,10 @@ class Server:
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
+        command = [sys.executable, "-m", "headrace", "serve", *_ANY_PORTS, "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "headrace",
-                    "serve",
-                    *_ANY_PORTS,
-                    "--ready-file",
-                    str(ready),
-                    *where,
-                    *self._options,
-                ],
+                [*command, *self._options],
                 stdout=log,
                 stderr=log,
             )
@@ -74,6 +65,11 @@ class Server:
         code = self._process.wait(_DEADLINE_SECONDS)
         self._process = None
         return code
+
+    def hang_up(self) -> None:
+        """Have it read its certificate again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def log(self) -> str:
         return (self._directory / "server.log").read_text()
