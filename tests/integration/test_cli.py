@@ -175,7 +175,7 @@ def test_serve_says_where_it_listens(tmp_path: Path, start: Start) -> None:
     said = _wait_until_ready(process, tmp_path / "ready.json")
     _, output, _ = _finish(process, signal.SIGTERM)
 
-    assert sorted(said["ports"]) == ["amqp", "http", "mqtt"]
+    assert sorted(said["ports"]) == ["amqp", "http", "mqtt", "ws"]
     for name, port in said["ports"].items():
         assert 0 < port < 65536
         assert f"{name} on 127.0.0.1:{port}" in output
