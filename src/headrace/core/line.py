@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
 from headrace.core.flow import Flow
+from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused
 from headrace.model import Message
@@ -37,6 +38,7 @@ class Line:
         self._clock = clock
         self._schedule = schedule
         self.flow = flow
+        self.statistics = Statistics()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
@@ -48,6 +50,8 @@ class Line:
         self._sizes: dict[Queue, int] = {}
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
+        self._sent_us = 0
+        """When the turn that is being stored was sent to storage; 0 when it did not have to be."""
         self._pumps: dict[Queue, None] = {}
         self._after_pumps: list[Callable[[], None]] = []
         self._at_flush: list[Callable[[], None]] = []
@@ -191,9 +195,11 @@ class Line:
                 if queue.durable:
                     commit.append(queue.log.name, messages)
         self._in_flight = turn
+        self._sent_us = 0
         if commit.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return
+        self._sent_us = self._clock.monotonic_us()
         try:
             self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
         except HeadraceError as error:
@@ -203,6 +209,8 @@ class Line:
         self._in_flight = None
         self.waiting_bytes -= turn.size_bytes
         if error is None:
+            if self._sent_us:
+                self.statistics.commits.add(self._clock.monotonic_us() - self._sent_us)
             self._stored(turn)
         elif turn.done is not None:
             self._abandon(turn, error)
@@ -231,6 +239,7 @@ class Line:
 
     def _appended(self, queue: "Queue", messages: list[Message]) -> None:
         if not queue.deleted:
+            self.statistics.stored += len(messages)
             queue.appended(self.turn, messages, self._clock.now_us())
             self.pump_soon(queue)
 

@@ -134,6 +134,8 @@ class StreamGroup(Group):
 
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         deliveries: list[Delivery] = []
+        given = self._given
+        self._count(len(share), sum([offset < given for offset, _ in share]) if share[0][0] < given else 0)
         for offset, message in share:
             deliveries.append(Delivery(self, consumer, offset, message, 1, offset < self._given))
             self._given = max(self._given, offset + 1)

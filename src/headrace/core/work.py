@@ -102,6 +102,8 @@ class WorkGroup(Group):
         """
         if self.consumers.exclusive and consumer.turns is not self.consumers:
             raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")
+        if self.is_paused:
+            return None
         while True:
             found = self._find(turn, 1, now_us)
             if found:
@@ -181,6 +183,7 @@ class WorkGroup(Group):
     def _skip(self, turn: Turn, skipped: list[Found]) -> None:
         """Be done with what the filter does not let through: a step for each run, not for each message."""
         commit = turn.commit_for(self.queue)
+        self._given_up += len(skipped)
         for offset, message in skipped:
             self.queue.settled(message, self)
             commit.ack(self.queue.log.name, self.name, offset, offset + 1)
@@ -225,12 +228,15 @@ class WorkGroup(Group):
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         pending = self.state.pending
         deliveries: list[Delivery] = []
+        again = 0
         for offset, message in share:
             entry = pending.get(offset) if pending else None
             if entry is None:
                 deliveries.append(Delivery(self, consumer, offset, message, 1, False))
             else:
+                again += 1
                 deliveries.append(Delivery(self, consumer, offset, message, entry.attempts + 1, True))
+        self._count(len(share), again)
         if self._notes:
             for delivery in deliveries:
                 delivery.notes = self._notes.get(delivery.offset)
@@ -348,6 +354,7 @@ class WorkGroup(Group):
         """The queue gave this message up: settle it as dead unless a consumer has it. It is then not ready any more."""
         if self._is_waiting(offset):
             turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+            self._given_up += 1
             self._forget(turn, offset)
 
     def purge(self, turn: Turn) -> None:
@@ -358,6 +365,7 @@ class WorkGroup(Group):
         at = self.state.committed
         for start, stop in sorted([*self.state.settled, *held, (log.next_offset, log.next_offset)]):
             if at < start:
+                self._given_up += start - at
                 commit.bury(log.name, self.name, at, start)
                 self.state.settle(at, start)
             at = max(at, stop)
@@ -383,8 +391,10 @@ class WorkGroup(Group):
             self._leases.end(delivery.offset)
             delivery.consumer.release(delivery.offset)
         commit = turn.commit_for(self.queue)
+        done = self._done
         commit.commit_offset(self.queue.log.name, self.name, first)
         self.state.apply(commit.steps[-1])
+        self._given_up += self._done - done
 
     def _is_waiting(self, offset: int) -> bool:
         state = self.state
@@ -410,6 +420,7 @@ class WorkGroup(Group):
 
     def _bury(self, turn: Turn, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
         turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+        self._given_up += 1
         self._forget(turn, offset)
         self.queue.settled(message, self)
         self.queue.note_end(turn, self, offset, attempts, reason, now_us)
@@ -436,6 +447,7 @@ class WorkGroup(Group):
         log = self.queue.log
         if state.committed < log.first_offset:
             state.apply(Transition(COMMITTED, log.name, self.name, log.first_offset))
+            self._done_before = self._done
         state.cursor = min(max(state.cursor, state.committed), log.next_offset)
         passed: list[int] = []
         for start, stop in self._passed():

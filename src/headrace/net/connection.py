@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from headrace.net.facts import ConnectionFacts
+
 _log: Final = logging.getLogger("headrace.net")
 
 OUTPUT_HIGH_BYTES: Final = 1 << 20
@@ -61,6 +63,10 @@ class Handler(ABC):
     def lost(self) -> None:
         """The connection is gone, whoever ended it."""
 
+    def facts(self) -> ConnectionFacts | None:
+        """Who this is; None as long as nobody logged in."""
+        return None
+
 
 class Envelope(ABC):
     """What is put around output where a connection carries another within it."""
@@ -78,8 +84,11 @@ class Envelope(ABC):
 class Wire(asyncio.Protocol):
     """The connection as its handler sees it: send, close, hold."""
 
-    def __init__(self, handler: Handler, on_end: Callable[["Wire"], None]) -> None:
+    def __init__(
+        self, handler: Handler, on_end: Callable[["Wire"], None], on_begin: Callable[["Wire"], None] | None = None
+    ) -> None:
         self._handler = handler
+        self._on_begin = on_begin
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -96,6 +105,11 @@ class Wire(asyncio.Protocol):
         self._has_sent = False
         self._has_received = False
         self._silent_beats = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.opened_at = self._loop.time()
+        """When it was opened, in the event loop's time."""
+        self.local = ""
         self.is_established = False
         """Whether the handshake is done: nobody is trusted with much before."""
         self.peer = ""
@@ -211,6 +225,20 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def name(self) -> str:
+        """Both ends, as people tell connections apart."""
+        return f"{self.peer} -> {self.local}"
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it is not read from for now."""
+        return bool(self._not_reading)
+
+    def facts(self) -> ConnectionFacts | None:
+        """Who this is; None as long as nobody logged in."""
+        return self._handler.facts()
+
     def stop(self) -> None:
         """The server stops."""
         self._guarded(self._handler.stop)
@@ -225,18 +253,23 @@ class Wire(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         host = address[0] if isinstance(address, tuple) else ""
         self.peer = f"{host}:{address[1]}" if host else "local"
+        here = transport.get_extra_info("sockname")
+        self.local = f"{here[0]}:{here[1]}" if isinstance(here, tuple) else "local"
         self.address = host or "local"
         self.is_loopback = not host or is_loopback(host)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
         self._timer = self._loop.call_later(HANDSHAKE_SECONDS, self._on_no_handshake)
+        if self._on_begin is not None:
+            self._on_begin(self)
         self._guarded(lambda: self._handler.opened(self))
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
         self._has_received = True
+        self.received_bytes += len(data)
         try:
             self._handler.feed(data)
         except Exception:
@@ -277,6 +310,7 @@ class Wire(asyncio.Protocol):
         if not self._out:
             return
         out, self._out = self._out, []
+        self.sent_bytes += self._out_bytes
         self._out_bytes = 0
         self._has_sent = True
         data = out[0] if len(out) == 1 else b"".join(out)
