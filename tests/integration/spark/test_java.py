@@ -1,4 +1,4 @@
-"""Spark finds a Java: the machine's, or the one from PyPI where the machine has none; else it is said what to install."""
+"""Spark finds a Java: the machine's, or the one from PyPI where there is none; else it is said what to install."""
 
 import os
 import subprocess
