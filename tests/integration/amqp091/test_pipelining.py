@@ -51,12 +51,18 @@ def test_what_is_not_to_be_answered_is_done_without_a_word(client: Bare, name: s
         encode_method(1, commands.Queue.Bind, {"queue": name, "exchange": f"{name}.2", **quiet}),
         encode_method(1, commands.Confirm.Select, quiet),
         _publish(1, name, "", b"quiet"),
-        encode_method(1, commands.Basic.Consume, {"queue": name, "consumer_tag": "c", "no_ack": True, **quiet}),
+        encode_method(1, commands.Queue.Declare, {"queue": f"{name}.empty", "exclusive": True, **quiet}),
+        encode_method(1, commands.Basic.Consume, {"queue": f"{name}.empty", "consumer_tag": "c", **quiet}),
         encode_method(1, commands.Basic.Cancel, {"consumer_tag": "other", **quiet}),
     ]
     client.socket.sendall(b"".join(frames))
 
-    assert isinstance(client.method().method, commands.Basic.Deliver)
+    waiting = 0
+    while not waiting:
+        client.send(1, commands.Queue.Declare, queue=name, passive=True)
+        answer = client.method().method
+        assert isinstance(answer, commands.Queue.DeclareOk)
+        waiting = answer.message_count or 0
     endings = [
         encode_method(1, commands.Exchange.Unbind, {"source": name, "destination": f"{name}.2", **quiet}),
         encode_method(1, commands.Queue.Purge, {"queue": name, **quiet}),
