@@ -205,7 +205,17 @@ class Broker:
         `settle` raise, and Refused when a queue does not take a message. The caller collects what a transaction does
         until it commits; to roll back is to forget it.
         """
-        transaction = Transaction(self._queues, self._line, self._clock.now_us(), confirm)
+        topics = [
+            (route, publish.message) for publish in publishes if (route := self._subscribers(publish)) is not None
+        ]
+
+        def stored(error: HeadraceError | None) -> None:
+            for route, message in topics if error is None else []:
+                self.pubsub.send_live(route, message, AT_LEAST_ONCE)
+            if confirm is not None:
+                confirm(error)
+
+        transaction = Transaction(self._queues, self._line, self._clock.now_us(), stored)
         routes = [
             self._route_topic(publish.message.source.topic)
             if publish.is_topic
@@ -218,11 +228,20 @@ class Broker:
             counts = [
                 transaction.publish(queues, publish.message) for queues, publish in zip(routes, publishes, strict=True)
             ]
+            for route, message in topics:
+                for queue, kept in self.pubsub.copies(route, message, AT_LEAST_ONCE):
+                    transaction.publish([queue], kept)
         except HeadraceError:
             transaction.undo()
             raise
         transaction.send()
         return counts
+
+    def _subscribers(self, publish: Publish) -> Route | None:
+        """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
+        source = publish.message.source
+        is_plain = publish.is_topic and not is_address(source.topic)
+        return self.pubsub.route(topic_of(source)) if is_plain or source.exchange == TOPIC_EXCHANGE else None
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
