@@ -182,6 +182,11 @@ class Broker:
         """Have a message wait for a session that is marked for it: see envelope.py."""
         self.pubsub.keep(self._line.open(), session, message)
 
+    def hand_over(self, delivery: Delivery, session: Session, message: Message) -> None:
+        """Have a delivery of what several share be this session's alone: it waits for it, and for nobody else."""
+        self.pubsub.hand_over(self._line.open(), session, message)
+        self.settle(delivery, ACK)
+
     def _publish_will(self, will: Will) -> None:
         """Publish what a session left behind, as of now."""
         now_us = self._clock.now_us()

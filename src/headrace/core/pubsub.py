@@ -13,7 +13,6 @@ from headrace.core.routes import Route, Routes
 from headrace.core.session import Session
 from headrace.core.shares import Shares
 from headrace.core.subscription import (
-    AT_LEAST_ONCE,
     BEST_EFFORT,
     RETAINED_ALWAYS,
     RETAINED_IF_NEW,
@@ -195,7 +194,7 @@ class PubSub:
                 (self.queue(session), kept) for session in keepers.sessions if not (no_echo and session is publisher)
             ]
         for share in route.shares:
-            found.append((self._shares.queue(share), marked(message, AT_LEAST_ONCE, retain)))
+            found.append((self._shares.queue(share), marked(message, assurance, retain)))
         return found
 
     def announce(self, envelope: Envelope) -> None:
@@ -207,6 +206,10 @@ class PubSub:
     def keep(self, turn: Turn, session: Session, message: Message) -> None:
         """Have a message that is marked for this session wait for it."""
         self._accept(turn, self.queue(session), message, Sent())
+
+    def hand_over(self, turn: Turn, session: Session, message: Message) -> None:
+        """The same for one that waited for others too and is settled there in this very turn: it cannot be refused."""
+        turn.move(self.queue(session), message)
 
     def queue(self, session: Session) -> "Queue":
         """What waits for a session; made with the first message."""
