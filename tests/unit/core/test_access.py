@@ -1,5 +1,6 @@
 """Users and permissions: stored, changed for those who are here, logged in slowly when wrong and quickly when right."""
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from headrace.core.passwords import hash_password, is_right
 from headrace.core.rights import WRITE, Permission, TopicPermission
 from headrace.core.users import GUEST_HASH, Limits, User
 from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Unavailable
-from headrace.storage.api import USERS, Engine
+from headrace.storage.api import PERMISSIONS, USERS, Commit, Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.doors import AtOnce, must
@@ -344,6 +345,28 @@ def test_the_hash_is_in_storage_and_the_password_is_not(gate: Gate) -> None:
     assert b"$argon2id$" in stored
     assert b"correct horse" not in stored
     assert "argon2" not in repr(gate.access.account("ann").user)
+
+
+def test_what_a_later_release_has_stored_is_read_as_far_as_it_is_known(gate: Gate) -> None:
+    gate.add("ann")
+    commit = Commit()
+    user = {
+        "name": "ann",
+        "password_hash": "",
+        "tags": ["x"],
+        "limits": {"max-channels": 3, "max-cats": 9},
+        "hat": "red",
+    }
+    permission = {"user": "ann", "host": "/", "configure": "a", "write": "b", "read": "c", "smell": "d"}
+    commit.put(USERS, b"ann", json.dumps(user).encode())
+    commit.put(PERMISSIONS, b"/\0ann", json.dumps(permission).encode())
+    gate.engine.commit(commit, must)
+    gate.engine.sync()
+
+    again = Gate(gate.engine).access
+
+    assert again.account("ann").user == User("ann", "", ("x",), Limits(max_channels=3))
+    assert Permission("ann", "/", "a", "b", "c") in again.permissions()
 
 
 def test_limits_count_connections_and_channels_of_all_connections() -> None:
