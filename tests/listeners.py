@@ -58,11 +58,12 @@ class Listener(Subscriber):
         self.is_replaced = True
 
     def subscribe(self, pattern: str, assurance: int = 0, **options: object) -> list[str]:
+        """Returns the topics whose retained messages it is to get."""
         assert self.session is not None
         subscription = Subscription(self.session, pattern, assurance, **options)  # type: ignore[arg-type]
-        topics = self._house.broker.sessions.subscribe(subscription)
+        is_wanted = self._house.broker.sessions.subscribe(subscription)
         self._house.run()
-        return topics
+        return self._house.broker.pubsub.retained.match(pattern) if is_wanted else []
 
     def unsubscribe(self, pattern: str) -> bool:
         assert self.session is not None

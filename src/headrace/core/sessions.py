@@ -145,12 +145,12 @@ class Sessions:
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription) -> list[str]:
+    def subscribe(self, subscription: Subscription) -> bool:
         """See PubSub.subscribe; kept with a session that outlives its connection."""
-        topics = self._pubsub.subscribe(subscription)
+        is_to_begin_with_retained = self._pubsub.subscribe(subscription)
         if subscription.session.is_stored:
             self._store.put_subscription(self._line.open(), subscription)
-        return topics
+        return is_to_begin_with_retained
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
         """See PubSub.unsubscribe."""

@@ -95,6 +95,7 @@ class Connection(Handler):
         return  # it is the client that shows it lives
 
     def silent(self) -> None:
+        """The client showed no sign of life for too long."""
         self.end(ProtocolError(KEEP_ALIVE_TIMEOUT, "nothing came for one and a half times the keep alive"))
 
     def stop(self) -> None:
@@ -180,7 +181,7 @@ class Connection(Handler):
         self._inbox = Inbox(client, account, rights, publisher)
         self._handshake = None
         handshake.answer(was_there)
-        wire.watch(handshake.keep_alive_s * 1.5)
+        wire.watch(handshake.keep_alive_s * 1.5, self.silent)
         if was_there:
             client.outbox.resume()
             resume(client)

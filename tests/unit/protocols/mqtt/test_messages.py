@@ -395,6 +395,27 @@ def test_retain_as_published_and_no_local() -> None:
     assert [(one.topic, one.retain) for one in reader.messages()] == [("a", True), ("b", False)]
 
 
+def test_a_client_that_does_not_keep_up_gets_retained_messages_when_it_does() -> None:
+    field = Field()
+    writer = field.device("w")
+    for number in range(10):
+        writer.publish(f"r/{number}", str(number), retain=True)
+    reader = field.device("r")
+    reader.connection.hold_output(True)
+    for _ in range(3):
+        reader.subscribe("r/#")
+    assert reader.messages() == []
+    reader.connection.hold_output(False)
+    assert sorted(reader.texts()) == [str(number) for number in range(10)]
+
+
+def test_a_session_has_no_more_subscriptions_than_it_may() -> None:
+    reader = Field(limits=Limits(max_subscriptions=2)).device()
+    assert reader.subscribe("a", "b", "c", "a") == [1, 1, 0x97, 1]
+    reader.unsubscribe("a")
+    assert reader.subscribe("c") == [1]
+
+
 # -- wills -----------------------------------------------------------------------------------------------------------
 
 
