@@ -39,7 +39,9 @@ class Listener(Subscriber):
         self._radios: dict[object, Radio] = {}
         will = options.get("will")
         assert will is None or isinstance(will, Will)
-        session, self.was_there = house.broker.sessions.connect(client_id, clean, lifetime_s, self, will)
+        session, self.was_there = house.broker.sessions.connect(
+            client_id, clean, lifetime_s, self, will, str(options.get("user", ""))
+        )
         self.own = session
         house.run()
 

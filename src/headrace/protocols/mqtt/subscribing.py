@@ -69,13 +69,15 @@ def unsubscribe(client: "Client", packet: Unsubscribe) -> None:
     _when_safe(client, encode_unsuback(client.version, packet.packet_id, reasons))
 
 
-def resume(client: "Client") -> None:
-    """The client is back: it is again a member of the groups it subscribed to; of one that is no more, no longer."""
+def resume(client: "Client", rights: Rights) -> None:
+    """The client is back: it gets again what it had subscribed to, as far as it still may and there still is."""
     session = client.session
     assert session is not None
-    for subscription in [found for found in session.subscriptions.values() if found.is_queue]:
+    for subscription in list(session.subscriptions.values()):
         try:
-            _join(client, subscription, {})
+            rights.check_topic_subscribe(_read(subscription.pattern), client.client_id)
+            if subscription.is_queue:
+                _join(client, subscription, {})
         except HeadraceError:
             client.host.broker.sessions.unsubscribe(session, subscription.pattern)
 

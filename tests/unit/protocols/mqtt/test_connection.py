@@ -1,5 +1,7 @@
 """A client's connection: how it begins and ends, what it is told."""
 
+from typing import Any
+
 import pytest
 
 from headrace.core.rights import Permission, TopicPermission
@@ -155,6 +157,22 @@ def test_topics_are_for_those_who_may() -> None:
     field.access.delete_topic_permissions("u", "/", must)
     device.publish("you/x", qos=1)
     assert [one.reason for one in device.take()] == [0x10]
+
+
+def test_a_session_that_comes_back_reads_only_what_its_user_still_may() -> None:
+    field = Field()
+    field.access.put_user("u", "secret", (), must)
+    field.access.put_permission(Permission("u", "/", "", ".*", ".*"), must)
+    options: dict[str, Any] = {"user": "u", "password": b"secret", "clean": False, "said": {0x11: 3600}}
+    field.device("me", **options).subscribe("public/a", "private/a")
+    field.access.put_topic_permission(TopicPermission("u", "/", "amq.topic", ".*", "^public"), must)
+
+    back = field.device("me", **options)
+
+    writer = field.device("w")
+    for topic in ("public/a", "private/a"):
+        writer.publish(topic, topic, 1)
+    assert back.texts() == ["public/a"]
 
 
 def test_a_client_of_version_3_that_may_not_publish_is_disconnected() -> None:

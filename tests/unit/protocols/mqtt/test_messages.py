@@ -73,6 +73,23 @@ def test_what_was_taken_exactly_once_is_known_after_a_restart() -> None:
     assert [one.payload for one in reader.more] == [b"once"]
 
 
+def test_a_message_that_was_refused_while_its_client_was_gone_is_not_taken_for_a_duplicate() -> None:
+    field = Field()
+    field.broker.declare(QueueDefinition("q", max_length=1, overflow="reject-publish"))
+    field.device("p").publish("$queue/q", "full", 1)
+    writer = kept(field, "w")
+    writer.connection.feed(packet(0x34, text("$queue/q"), b"\x00\x07", properties(None), b"late"))
+    writer.lose()
+    assert field.broker.purge("q") == 1
+    field.run()
+
+    back = kept(field, "w")
+    back.publish("$queue/q", "late", 2, number=7, dup=True)
+
+    assert back.take_one(PUBREC).reason == 0
+    assert field.broker.queue("q").messages == 1
+
+
 def test_a_release_of_nothing_is_answered() -> None:
     device = Field().device()
     device.answer(PUBREL, 9)
