@@ -132,6 +132,18 @@ def test_a_user_has_no_more_connections_than_it_may() -> None:
     assert third.connack.reason == 0
 
 
+def test_there_are_no_more_sessions_than_may_be_kept() -> None:
+    field = Field(limits=Limits(max_sessions=2))
+    field.device("1", clean=False, said={0x11: 3600}).lose()
+    field.device("2")
+    third = field.device("3")
+    assert third.connack is not None
+    assert third.connack.reason == 0x97
+    back = field.device("1", clean=False)
+    assert back.connack is not None
+    assert back.connack.present
+
+
 def test_the_connections_of_a_removed_user_end() -> None:
     field = Field()
     field.access.put_user("u", "secret", (), must)
