@@ -24,15 +24,19 @@ from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
+from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091
+from headrace.model import AMQP091, MQTT5
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.mqtt.connection import Connection as MqttConnection
+from headrace.protocols.mqtt.properties import Mqtt5Codec
+from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
@@ -41,6 +45,7 @@ from headrace.version import __version__
 DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_HTTP_PORT: Final = 15672
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
@@ -59,6 +64,8 @@ class ServeSettings:
     host: str = DEFAULT_ADDRESS
     amqp: int | None = DEFAULT_AMQP_PORT
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
+    mqtt: int | None = DEFAULT_MQTT_PORT
+    """Where MQTT clients are served, in the same way."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
     coap: int | None = None
@@ -161,6 +168,7 @@ class _Program:
         self._hosts: Hosts | None = None
         self._access: Access | None = None
         self._background = _Threads()
+        self._mqtt: MqttServer | None = None
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
@@ -189,6 +197,7 @@ class _Program:
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(MQTT5, Mqtt5Codec())
 
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
@@ -208,6 +217,11 @@ class _Program:
             listener = Listener(lambda: Amqp091Connection(server, self._clock))
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
+        if self._settings.mqtt is not None:
+            mqtt = self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__)
+            listener = Listener(lambda: MqttConnection(mqtt))
+            await listener.open(self._settings.host, self._settings.mqtt)
+            self._listeners["mqtt"] = listener
         if self._settings.http is not None:
             site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
@@ -237,6 +251,8 @@ class _Program:
         while not self._stop.is_set():
             for broker in self._brokers():
                 broker.tick()
+            if self._mqtt is not None:
+                self._mqtt.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
@@ -259,13 +275,14 @@ class _Program:
             self._stop.set()
 
     def _announce(self, engine: Engine, took_us: int) -> None:
+        queues = len([name for name in engine.logs() if not is_inner(name)])
         logs = [engine.log(name) for name in engine.logs()]
         messages = sum(log.next_offset - log.first_offset for log in logs)
         size = decimal(sum(log.size_bytes for log in logs))
         where = f"data directory {self._settings.data.resolve()}" if self._settings.data else "memory (nothing is kept)"
         lines = (
             f"headrace serves {where}",
-            f"  queues {len(logs):,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
             *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

@@ -13,6 +13,10 @@ class NotFound(Refused):
     """What the request names does not exist."""
 
 
+class Truncated(Refused):
+    """Messages that were asked for have left the log: retention, consumers or a deletion took them."""
+
+
 class PreconditionFailed(Refused):
     """It exists, but not as the request says, or not in the state the request asks for."""
 

@@ -6,7 +6,14 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from headrace.app import DEFAULT_ADDRESS, DEFAULT_AMQP_PORT, DEFAULT_DATA, DEFAULT_HTTP_PORT, ServeSettings
+from headrace.app import (
+    DEFAULT_ADDRESS,
+    DEFAULT_AMQP_PORT,
+    DEFAULT_DATA,
+    DEFAULT_HTTP_PORT,
+    DEFAULT_MQTT_PORT,
+    ServeSettings,
+)
 from headrace.app import serve as serve_app
 from headrace.cli.words import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE, examples, fail, port
 from headrace.errors import Corrupt, Fatal, HeadraceError
@@ -32,6 +39,9 @@ def serve(
     amqp: Annotated[
         str, typer.Option(metavar="PORT", help="Where AMQP clients are served; 0 for a free port, off for nowhere.")
     ] = str(DEFAULT_AMQP_PORT),
+    mqtt: Annotated[str, typer.Option(metavar="PORT", help="Where MQTT clients are served, likewise.")] = str(
+        DEFAULT_MQTT_PORT
+    ),
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
@@ -45,7 +55,13 @@ def serve(
         fail("--memory keeps nothing in a directory; give either --data or --memory", EXIT_USAGE)
     where = None if memory else data or DEFAULT_DATA
     settings = ServeSettings(
-        where, ready_file, host, amqp=port("--amqp", amqp), http=port("--http", http), coap=port("--coap", coap)
+        where,
+        ready_file,
+        host,
+        amqp=port("--amqp", amqp),
+        mqtt=port("--mqtt", mqtt),
+        http=port("--http", http),
+        coap=port("--coap", coap),
     )
     try:
         serve_app(settings, Console())

@@ -12,6 +12,7 @@ from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
+from headrace.core.envelope import Envelope
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
 from headrace.core.group import ACK, Group, PendingEntry
@@ -35,7 +36,7 @@ from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
-from headrace.model import Message
+from headrace.model import Message, Source
 from headrace.storage.api import BINDINGS, EXCHANGES, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
@@ -170,6 +171,15 @@ class Broker:
         if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
             line.look()
         return meant
+
+    def announce(self, topic: str, payload: bytes) -> None:
+        """Tell subscribers something of the broker itself; it stays with the topic, but is never stored."""
+        message = Message(Source(topic), payload, self._clock.now_us())
+        self.pubsub.announce(Envelope(message, BEST_EFFORT, True))
+
+    def keep(self, session: Session, message: Message) -> None:
+        """Have a message wait for a session that is marked for it: see envelope.py."""
+        self.pubsub.keep(self._line.open(), session, message)
 
     def _publish_will(self, will: Will) -> None:
         """Publish what a session left behind, as of now."""
@@ -500,6 +510,12 @@ class Broker:
         turn = self._line.open()
         turn.is_barrier = True
         turn.confirms.append(confirm)
+
+    def in_turn(self, confirm: Confirm) -> None:
+        """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""
+        turn = self._line.open()
+        turn.confirms.append(confirm)
+        turn.unsynced += 1
 
     def at_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of this turn, before what is ready is delivered."""

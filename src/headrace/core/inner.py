@@ -10,7 +10,7 @@ from headrace.core.delivery import Consumer
 from headrace.core.line import Line
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import INNER_PREFIXES, Queues
-from headrace.core.topology import scoped
+from headrace.core.topology import scoped, unscoped
 from headrace.storage.api import Engine
 from headrace.storage.group_state import WORK
 
@@ -28,7 +28,7 @@ class InnerQueues:
         self._line = line
         self._clock = clock
         self._queues = queues
-        self._left = {name for name in engine.logs() if name.removeprefix(scoped(host, "")).startswith(INNER_PREFIXES)}
+        self._left = {name for name in engine.logs() if is_inner(name) and unscoped(host, name) is not None}
         """Logs from before the start that nobody asked for yet."""
 
     def exists(self, name: str) -> bool:
@@ -70,6 +70,11 @@ class InnerQueues:
         if group is not None and not group.queue.is_gone:
             group.queue.leave(self._line.open(), consumer, self._clock.now_us())
             self._line.pump_soon(group.queue)
+
+
+def is_inner(log: str) -> bool:
+    """Whether a log of that name is of a queue of the broker's own, in whichever virtual host."""
+    return log.rpartition("\0")[2].startswith(INNER_PREFIXES)
 
 
 def _short(name: str) -> str:

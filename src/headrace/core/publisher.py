@@ -65,16 +65,22 @@ class Publisher:
         write to, TooLarge. A settlement is not published: the protocol sees to those before.
         """
         way = self._ways.get(topic)
-        if way is None:
-            way = self._way(topic)
-        rights = self._rights
-        if rights.topics or way.name not in rights.writable:
-            rights.check_topic_publish(topic, self._client_id)
+        if way is None or self._rights.topics or way.name not in self._rights.writable:
+            way = self._check(topic)
         if self._account.is_metered:
             self._account.check_size(len(payload))
         expires_us = 0 if expiry_seconds is None else max(1, now_us + expiry_seconds * 1_000_000)
         message = Message(way.source, payload, now_us, properties, 0, expires_us)
         return self._broker.publish_topic(message, confirm, assurance, retain, session)
+
+    def check(self, topic: str) -> None:
+        """Raises what `publish` raises for the topic: for a message that is published later."""
+        self._check(topic)
+
+    def _check(self, topic: str) -> _Way:
+        way = self._ways.get(topic) or self._way(topic)
+        self._rights.check_topic_publish(topic, self._client_id)
+        return way
 
     def _way(self, topic: str) -> _Way:
         check_topic(topic)

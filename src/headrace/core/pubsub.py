@@ -173,6 +173,12 @@ class PubSub:
                 self._accept(turn, self._shares.queue(share), marked(message, AT_LEAST_ONCE, retain), sent)
         return sent
 
+    def announce(self, envelope: Envelope) -> None:
+        """Hand what the broker says of itself to whoever is there, and to whoever comes later."""
+        self.retained.keep_volatile(envelope)
+        for audience in self.route(envelope.message.source.topic).everyone:
+            audience.deliver(envelope.message, BEST_EFFORT, False, None)
+
     def _keep(
         self,
         turn: Turn,

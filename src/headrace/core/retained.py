@@ -53,6 +53,11 @@ class Retained:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    @property
+    def stored(self) -> int:
+        """How many of them clients published."""
+        return len(self._sizes) - len(self._volatile)
+
     def _load(self) -> None:
         for key, value in self._engine.items(RETAINED):
             if not key.startswith(self._prefix):

@@ -21,6 +21,8 @@ _TRANSPORT_HIGH_BYTES: Final = 256 << 10
 _TRANSPORT_LOW_BYTES: Final = 64 << 10
 HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
+_LOOKS: Final = 6
+"""How often it is looked at whether something came, while a peer may be silent."""
 
 # Why a connection is not read from; several may hold at once.
 BY_OUTPUT: Final = 1
@@ -46,6 +48,10 @@ class Handler(ABC):
     @abstractmethod
     def beat(self) -> None:
         """Nothing was sent for half a keepalive interval: show that we live."""
+
+    def silent(self) -> None:
+        """Nothing came for as long as `Wire.watch` was told: end the connection."""
+        raise NotImplementedError
 
     @abstractmethod
     def stop(self) -> None:
@@ -160,6 +166,14 @@ class Wire(asyncio.Protocol):
         self._stop_timer()
         if interval_seconds:
             self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
+
+    def watch(self, limit_seconds: float) -> None:
+        """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
+        self._stop_timer()
+        self.is_established = True
+        if limit_seconds:
+            self._silent_beats = 0
+            self._timer = self._loop.call_later(limit_seconds / _LOOKS, self._on_watch, limit_seconds / _LOOKS)
 
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
@@ -282,6 +296,15 @@ class Wire(asyncio.Protocol):
             self._guarded(self._handler.beat)
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
+
+    def _on_watch(self, period_seconds: float) -> None:
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats >= _LOOKS:
+            _log.info("%s sent nothing for %g s: the connection is ended", self.peer, _LOOKS * period_seconds)
+            self._guarded(self._handler.silent)
+        else:
+            self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds)
 
     def _on_no_handshake(self) -> None:
         _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)

@@ -47,20 +47,19 @@ def batch_of_messages(base: int, messages: Sequence[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def columns_of_sources(sources: Sequence[Source], index: pa.Array | None, count: int) -> dict[str, pa.Array]:
-    """The five columns that come from the source of each row; without an index every row has the first source."""
-    names = {
-        "topic": [source.topic for source in sources],
-        "exchange": [source.exchange for source in sources],
-        "client_id": [source.client_id for source in sources],
-        "protocol": [source.protocol for source in sources],
-        "encoding": [source.encoding for source in sources],
-    }
+def columns_of_sources(
+    sources: Sequence[Source], index: pa.Array | None, count: int, wanted: Sequence[str] = SCHEMA.names
+) -> dict[str, pa.Array]:
+    """The columns that come from the source of each row; without an index every row has the first source."""
     columns = {}
-    for name, values in names.items():
-        distinct = pa.array(values, type=SCHEMA.field(name).type)
-        if index is not None:
-            columns[name] = distinct.take(index)
-        else:
-            columns[name] = pa.repeat(distinct[0], count)
+    for name in ("topic", "exchange", "client_id", "protocol", "encoding"):
+        if name not in wanted:
+            continue
+        distinct = pa.array([getattr(source, name) for source in sources], type=SCHEMA.field(name).type)
+        columns[name] = distinct.take(index) if index is not None else pa.repeat(distinct[0], count)
     return columns
+
+
+def counting(start: int, stop: int) -> pa.Array:
+    """The numbers from `start` up to but not including `stop`."""
+    return pa.arange(start, stop)

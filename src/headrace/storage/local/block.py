@@ -277,6 +277,27 @@ def _sealed(fields: tuple[int, ...], body: bytes) -> Block:
     return Block(MAGIC + crc.to_bytes(4, "little") + checked, body)
 
 
+@final
+class BlockHead:
+    """What a block's header says of it: its length with the header, and what it holds."""
+
+    __slots__ = ("base", "count", "length", "max_time_us")
+
+    def __init__(self, base: int, count: int, length: int, max_time_us: int) -> None:
+        self.base = base
+        self.count = count
+        self.length = length
+        self.max_time_us = max_time_us
+
+
+def decode_head(header: bytes, file: str, position: int) -> BlockHead:
+    """What the header of a block says, for finding blocks without reading them. Raises Corrupt."""
+    length = HEADER_BYTES + decode_header(header, file, position)
+    fields: tuple[int, ...] = _HEADER.unpack(header)[5:10]
+    count, _, base, _, max_time_us = fields
+    return BlockHead(base, count, length, max_time_us)
+
+
 def decode_header(header: bytes, file: str, position: int) -> int:
     """Check that a block header starts here, and return the length of its body. Raises Corrupt."""
     if len(header) < HEADER_BYTES:

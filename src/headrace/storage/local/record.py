@@ -124,6 +124,15 @@ def encode_record(seq: int, synced: int, operations: bytes, runs: Sequence[Run],
     return [head] if block is None else [head, block.body]
 
 
+def record_length(head: bytes) -> int:
+    """How many bytes the record has whose first HEADER_BYTES these are, unchecked; 0 when they begin none."""
+    if head[:4] != MAGIC or len(head) < HEADER_BYTES:
+        return 0
+    fields: tuple[int, ...] = _HEADER.unpack_from(head)[5:]
+    operations_length, run_count, block_length = fields
+    return HEADER_BYTES + (operations_length + 7 & ~7) + run_count * _RUN.size + block_length
+
+
 def record_seq(data: bytes, position: int) -> int:
     """The sequence number of what looks like a record here, unchecked."""
     return int.from_bytes(data[position + 8 : position + 16], "little")

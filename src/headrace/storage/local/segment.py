@@ -206,8 +206,8 @@ def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segmen
     finally:
         disk.close(fd)
     try:
-        index = _read_index(disk, path.with_suffix(".idx"), INDEX_MAGIC, length)
-        times = _read_index(disk, path.with_suffix(".tix"), TIME_MAGIC, length)
+        index = read_index(disk, path.with_suffix(".idx"), INDEX_MAGIC, length)
+        times = read_index(disk, path.with_suffix(".tix"), TIME_MAGIC, length)
     except (OSError, ValueError) as error:
         segment = scan_segment(disk, path, base, log_id)
         write_indexes(disk, segment)
@@ -225,7 +225,7 @@ def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
     return magic + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
-def _read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
+def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
     """The entries of an index. Raises ValueError when it is not the index of a segment of this length."""
     fd = disk.open(path)
     try:

@@ -1,0 +1,280 @@
+"""One client's connection: from CONNECT to the end. What the packets ask for is done next door."""
+
+from typing import Final, final
+
+from headrace.core.account import Account
+from headrace.core.publisher import Publisher
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.model import MQTT5
+from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.protocols.mqtt.client import Client
+from headrace.protocols.mqtt.codec import Decoder
+from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect
+from headrace.protocols.mqtt.handshake import PROTOCOL, Handshake
+from headrace.protocols.mqtt.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    V5,
+    Acknowledgement,
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    PingRequest,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
+from headrace.protocols.mqtt.publishing import Inbox
+from headrace.protocols.mqtt.reasons import (
+    ADMINISTRATIVE_ACTION,
+    KEEP_ALIVE_TIMEOUT,
+    NORMAL_DISCONNECTION,
+    PROTOCOL_ERROR,
+    SERVER_SHUTTING_DOWN,
+    SESSION_TAKEN_OVER,
+)
+from headrace.protocols.mqtt.server import Server
+from headrace.protocols.mqtt.subscribing import resume, subscribe, unsubscribe
+
+_FOREVER: Final = 0xFFFF_FFFF
+
+
+@final
+class Connection(Handler):
+    """What comes in on one connection, and what it does."""
+
+    __slots__ = (
+        "_account",
+        "_client",
+        "_decoder",
+        "_handshake",
+        "_held",
+        "_inbox",
+        "_is_ending",
+        "_is_paused",
+        "_server",
+        "_wire",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._decoder = Decoder(server.limits.max_connect_bytes, server.limits.topic_aliases)
+        self._wire: Wire | None = None
+        self._handshake: Handshake | None = None
+        self._client: Client | None = None
+        self._account: Account | None = None
+        self._inbox: Inbox | None = None
+        self._held: list[Packet] = []
+        """What came while the login was being checked."""
+        self._is_ending = False
+        self._is_paused = False
+
+    # -- what net calls ----------------------------------------------------------------------------------------------
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def feed(self, data: bytes) -> None:
+        try:
+            packets = self._decoder.feed(data)
+            self._take_all(packets)
+            if self._decoder.failure is not None:
+                raise self._decoder.failure
+        except ProtocolError as error:
+            self.end(error)
+
+    def hold_output(self, is_held: bool) -> None:
+        if self._client is not None:
+            self._client.hold(is_held)
+
+    def beat(self) -> None:
+        return  # it is the client that shows it lives
+
+    def silent(self) -> None:
+        self.end(ProtocolError(KEEP_ALIVE_TIMEOUT, "nothing came for one and a half times the keep alive"))
+
+    def stop(self) -> None:
+        self.end(ProtocolError(SERVER_SHUTTING_DOWN, "the broker stops"))
+
+    def lost(self) -> None:
+        self._leave(with_will=True)
+
+    # -- what others tell --------------------------------------------------------------------------------------------
+
+    def taken_over(self) -> None:
+        """Another connection has the session now."""
+        self.end(ProtocolError(SESSION_TAKEN_OVER, "another connection has this client identifier now"))
+
+    def expel(self, why: str) -> None:
+        """The user or the virtual host is gone."""
+        self.end(ProtocolError(ADMINISTRATIVE_ACTION, why))
+
+    def on_flow(self, is_blocked: bool) -> None:
+        """Publishers wait while the broker has more in hand than it can write."""
+        if self._wire is None or is_blocked == self._is_paused:
+            return
+        self._is_paused = is_blocked
+        if is_blocked:
+            self._wire.pause_reading(BY_BROKER)
+        else:
+            self._wire.resume_reading(BY_BROKER)
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def _take_all(self, packets: list[Packet]) -> None:
+        now_us = self._server.clock.now_us()
+        for packet in packets:
+            if self._is_ending:
+                return
+            inbox = self._inbox
+            if inbox is None:
+                self._begin(packet)
+            elif isinstance(packet, Publish):
+                inbox.publish(packet, now_us)
+            elif isinstance(packet, Acknowledgement):
+                self._acknowledge(packet)
+            else:
+                self._take(packet)
+        if self._inbox is not None and self._inbox.published:
+            self._meter(self._inbox)
+
+    def _begin(self, packet: Packet) -> None:
+        """Before the connection is open: CONNECT, then nothing is done until the login is checked."""
+        wire = self._wire
+        assert wire is not None
+        if self._handshake is not None:
+            self._held.append(packet)
+        elif isinstance(packet, Connect):
+            self._handshake = Handshake(self._server, wire, packet)
+            wire.pause_reading(BY_BROKER)
+            self._handshake.log_in(self._logged_in)
+
+    def _logged_in(self, account: Account | None) -> None:
+        """The password was checked."""
+        handshake, wire = self._handshake, self._wire
+        if handshake is None or wire is None or self._is_ending:
+            return
+        wire.resume_reading(BY_BROKER)
+        try:
+            self._open(handshake, wire, handshake.admit(account))
+            held, self._held = self._held, []
+            self._take_all(held)
+        except ProtocolError as error:
+            self.end(error)
+
+    def _open(self, handshake: Handshake, wire: Wire, account: Account) -> None:
+        connect = handshake.connect
+        host, rights = handshake.enter(account)
+        self._account = account
+        self._client = client = Client(self, wire, host, self._server, connect)
+        host.add(self, account)
+        self._decoder.max_packet_bytes = self._server.limits.max_packet_bytes
+        publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
+        will = handshake.will(publisher)
+        lifetime_s = handshake.lifetime_s
+        _, was_there = host.broker.sessions.connect(connect.client_id, connect.clean_start, lifetime_s, client, will)
+        self._inbox = Inbox(client, account, rights, publisher)
+        self._handshake = None
+        handshake.answer(was_there)
+        wire.watch(handshake.keep_alive_s * 1.5)
+        if was_there:
+            client.outbox.resume()
+            resume(client)
+
+    def _take(self, packet: Packet) -> None:
+        client, inbox = self._client, self._inbox
+        assert client is not None
+        assert inbox is not None
+        if isinstance(packet, PingRequest):
+            client.wire.send(PING_RESPONSE)
+        elif isinstance(packet, Subscribe):
+            subscribe(client, packet, inbox.rights)
+        elif isinstance(packet, Unsubscribe):
+            unsubscribe(client, packet)
+        elif isinstance(packet, Disconnect):
+            self._disconnect(packet)
+        elif isinstance(packet, Auth):
+            raise ProtocolError(PROTOCOL_ERROR, "AUTH: the connection was made without an authentication method")
+
+    def _acknowledge(self, packet: Acknowledgement) -> None:
+        client, inbox = self._client, self._inbox
+        assert client is not None
+        assert inbox is not None
+        kind = packet.kind
+        if kind == PUBACK:
+            client.outbox.acknowledged(packet.packet_id)
+        elif kind == PUBREC:
+            client.outbox.received(packet.packet_id, packet.reason)
+        elif kind == PUBREL:
+            inbox.released(packet.packet_id)
+        elif kind == PUBCOMP:
+            client.outbox.completed(packet.packet_id)
+
+    def _disconnect(self, packet: Disconnect) -> None:
+        """The client goes: without its will unless it asks for that."""
+        client = self._client
+        assert client is not None
+        assert client.session is not None
+        lifetime_s = packet.session_expiry_seconds
+        if lifetime_s is not None:
+            if lifetime_s and not client.session.lifetime_s:  # MQTT 5 [3.14.2.2.2]
+                raise ProtocolError(PROTOCOL_ERROR, "DISCONNECT: a session without expiry cannot be given one now")
+            kept_s = -1 if lifetime_s == _FOREVER else lifetime_s
+            client.host.broker.sessions.set_lifetime(client.session, kept_s)
+        self._leave(with_will=packet.reason != NORMAL_DISCONNECTION)
+        self._is_ending = True
+        client.wire.close()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def end(self, error: HeadraceError) -> None:
+        """Tell the client why, as far as its version has words for it, and close."""
+        wire = self._wire
+        if self._is_ending or wire is None:
+            return
+        self._is_ending = True
+        client = self._client
+        self._leave(with_will=True)
+        code = error.code if isinstance(error, ProtocolError) else PROTOCOL_ERROR
+        version = self._decoder.version
+        reasons = client.reasons(str(error)) if client is not None else self._reasons(str(error))
+        if self._inbox is not None:
+            goodbye = encode_disconnect(version, code, reasons)
+        else:
+            goodbye = encode_connack(version, False, code, reasons) if version else b""
+        if goodbye:
+            wire.send(goodbye)
+        wire.close()
+
+    def _reasons(self, text: str) -> PropertyList | None:
+        """Why a client that is not in yet is not let in."""
+        most = self._handshake.connect.maximum_packet_bytes if self._handshake is not None else 0
+        if self._decoder.version != V5 or most:
+            return None
+        properties = PropertyList()
+        properties.texts[REASON_STRING] = text
+        return properties
+
+    def _leave(self, with_will: bool) -> None:
+        """Let go of the session and of everything that knows this connection."""
+        client, account = self._client, self._account
+        self._client = None
+        if client is None or account is None:
+            return
+        client.close()
+        client.host.broker.sessions.leave(client, with_will)
+        client.host.remove(self, account)
+        account.disconnect()
+
+    def _meter(self, inbox: Inbox) -> None:
+        """A user that sends more than it may is not heard for a while."""
+        messages, inbox.published = inbox.published, 0
+        assert self._account is not None
+        assert self._wire is not None
+        pause_us = self._account.spend(messages, self._server.clock.monotonic_us())
+        if pause_us:
+            self._wire.pause_for(pause_us / 1_000_000)

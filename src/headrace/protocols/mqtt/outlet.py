@@ -1,0 +1,208 @@
+"""Messages to PUBLISH packets, encoded once for all clients that get the same bytes. Who they are is core's to say."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast, final
+
+from headrace.core.broker import Broker
+from headrace.core.subscriber import Outlet, Subscriber
+from headrace.core.topology import topic_of
+from headrace.errors import Refused
+from headrace.model import MQTT5, Message
+from headrace.protocols.mqtt.encoding import PublishEncoder, delivered_properties, encode_publish
+from headrace.protocols.mqtt.packets import V5
+from headrace.protocols.mqtt.system_topics import Counters
+
+if TYPE_CHECKING:
+    from headrace.protocols.mqtt.client import Client
+
+_BATCH_BYTES: Final = 64 << 10
+
+
+@final
+class Fan:
+    """Best-effort packets of this turn on their way out. Those of one topic that follow each other go out together.
+
+    One topic at a time: so every client gets its messages in the order in which they were published.
+    """
+
+    __slots__ = ("_is_due", "active", "broker", "counters", "topic")
+
+    def __init__(self, broker: Broker, counters: Counters) -> None:
+        self.broker = broker
+        self.counters = counters
+        self.topic = ""
+        self.active: list[SharedOutlet] = []
+        """The outlets that have something to send."""
+        self._is_due = False
+
+    def begin(self, topic: str) -> None:
+        """What follows is of this topic."""
+        if self.active:
+            self.flush()
+        self.topic = topic
+
+    def flush_later(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self.broker.at_flush(self._flush)
+
+    def _flush(self) -> None:
+        self._is_due = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send everything off."""
+        active, self.active = self.active, []
+        for outlet in active:
+            outlet.flush()
+
+    def properties(self, message: Message, now_us: int, identifiers: Sequence[int] = ()) -> bytes:
+        """What an MQTT 5 client is told about a message."""
+        return own_properties(self.broker, message, message.properties, now_us, identifiers)
+
+
+def own_properties(
+    broker: Broker, message: Message, said: bytes, now_us: int, identifiers: Sequence[int] = (), topic_alias: int = 0
+) -> bytes:
+    """The property list of a delivery; `said` is what the publisher said, in its own encoding."""
+    if message.source.encoding != MQTT5:
+        said = translated(broker, message, said)
+    if not (message.expires_us or identifiers or topic_alias):
+        return said
+    expiry_s = max(0, -((now_us - message.expires_us) // 1_000_000)) if message.expires_us else None
+    return delivered_properties(said, expiry_s, identifiers, topic_alias)
+
+
+def translated(broker: Broker, message: Message, said: bytes) -> bytes:
+    """The properties of another protocol as MQTT 5 has them; none where they cannot be read."""
+    plain = Message(message.source, b"", message.timestamp_us, said)
+    try:
+        return broker.codecs.encode(MQTT5, broker.codecs.decode(plain))
+    except Refused:
+        return b""
+
+
+@final
+class SharedOutlet(Outlet):
+    """The way to all clients of one version that get the same subscription identifiers."""
+
+    __slots__ = ("_fan", "_identifiers", "_max_packet_bytes", "_members", "_packets", "_size", "_version")
+
+    def __init__(self, fan: Fan, version: int, max_packet_bytes: int, identifiers: tuple[int, ...]) -> None:
+        self._fan = fan
+        self._version = version
+        self._max_packet_bytes = max_packet_bytes
+        self._identifiers = identifiers
+        self._members: list[Client] = []
+        self._packets: list[bytes] = []
+        self._size = 0
+
+    def deliver(self, message: Message, assurance: int, retain: bool, subscribers: "list[Subscriber]") -> None:
+        fan = self._fan
+        source = message.source
+        topic = topic_of(source) if source.exchange else source.topic
+        properties = b""
+        if self._version == V5 and (message.properties or message.expires_us or self._identifiers):
+            properties = fan.properties(message, message.timestamp_us, self._identifiers)
+        if assurance:
+            if fan.active:
+                fan.flush()
+            encoder = PublishEncoder(self._version, topic, message.payload, properties)
+            size = len(message.payload)
+            for client in cast("list[Client]", subscribers):
+                client.outbox.offer(encoder, assurance, retain, size)
+            return
+        packet = encode_publish(self._version, topic, message.payload, 0, retain, properties=properties)
+        if self._max_packet_bytes and len(packet) > self._max_packet_bytes:
+            return
+        if topic != fan.topic:
+            fan.begin(topic)
+        self._add(packet, cast("list[Client]", subscribers))
+
+    def _add(self, packet: bytes, members: "list[Client]") -> None:
+        if members is not self._members:
+            if self._packets:
+                self.flush()
+            self._members = members
+        if not self._packets:
+            self._fan.active.append(self)
+            self._fan.flush_later()
+        self._packets.append(packet)
+        self._size += len(packet)
+        if self._size > _BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was collected, in one piece, to each client."""
+        packets = self._packets
+        if not packets:
+            return
+        count = len(packets)
+        data = packets[0] if count == 1 else b"".join(packets)
+        self._packets = []
+        self._size = 0
+        self._fan.counters.sent += count * len(self._members)
+        for client in self._members:
+            client.push(data, count)
+
+
+@final
+class AliasOutlet(Outlet):
+    """The way to one client that takes topic aliases: what it gets is encoded for it alone."""
+
+    __slots__ = ("_client", "_identifiers")
+
+    def __init__(self, client: "Client", identifiers: tuple[int, ...]) -> None:
+        self._client = client
+        self._identifiers = identifiers
+
+    def deliver(self, message: Message, assurance: int, retain: bool, subscribers: "list[Subscriber]") -> None:
+        client = self._client
+        topic = topic_of(message.source)
+        alias = 0
+        if not assurance:
+            if client.is_held:
+                client.host.counters.dropped += 1
+                return
+            topic, alias = client.aliases.use(topic)
+        said = own_properties(
+            client.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
+        )
+        if assurance:
+            encoder = PublishEncoder(V5, topic, message.payload, said)
+            client.outbox.offer(encoder, assurance, retain, len(message.payload))
+            return
+        packet = encode_publish(V5, topic, message.payload, 0, retain, properties=said)
+        if client.max_packet_bytes and len(packet) > client.max_packet_bytes:
+            client.aliases.take_back(topic)
+            return
+        client.host.counters.sent += 1
+        client.wire.send(packet)
+
+
+@final
+class Aliases:
+    """The topics that one client knows by a number: the first ones it was sent, as many as it takes.
+
+    Only for what is sent at once: the packet that says what a number stands for must be the first to use it.
+    """
+
+    __slots__ = ("_numbers", "maximum")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self._numbers: dict[str, int] = {}
+
+    def use(self, topic: str) -> tuple[str, int]:
+        """The topic as it is to be sent and its alias: "" for one that the client knows, 0 where there is no room."""
+        number = self._numbers.get(topic)
+        if number is not None:
+            return "", number
+        if len(self._numbers) >= self.maximum:
+            return topic, 0
+        number = self._numbers[topic] = len(self._numbers) + 1
+        return topic, number
+
+    def take_back(self, topic: str) -> None:
+        """The packet that was to introduce this alias is not sent after all."""
+        self._numbers.pop(topic, None)

@@ -1,0 +1,221 @@
+"""PUBLISH to core's publish: QoS 1 and 2 answered when the message is safe, settlements of queues. One per client."""
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.account import Account
+from headrace.core.address import QUEUE_PREFIX, parse_address
+from headrace.core.publisher import Publisher
+from headrace.core.rights import Rights
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.protocols.mqtt.encoding import encode_acknowledgement
+from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish
+from headrace.protocols.mqtt.reasons import (
+    FAILURE,
+    NO_MATCHING_SUBSCRIBERS,
+    PACKET_IDENTIFIER_NOT_FOUND,
+    RECEIVE_MAXIMUM_EXCEEDED,
+    SUCCESS,
+)
+from headrace.protocols.mqtt.refusals import code_of, code_of_publish
+from headrace.protocols.mqtt.settling import settle
+
+if TYPE_CHECKING:
+    from headrace.protocols.mqtt.client import Client
+
+_PUBACK: Final = PUBACK << 12 | 2
+"""The first two bytes of a PUBACK that says nothing but which."""
+
+
+@final
+class Inbox:
+    """What one client publishes."""
+
+    __slots__ = (
+        "_account",
+        "_acked",
+        "_client",
+        "_confirm",
+        "_due",
+        "_expected",
+        "_finishing",
+        "_is_known",
+        "_publisher",
+        "_said",
+        "published",
+        "rights",
+    )
+
+    def __init__(self, client: "Client", account: Account, rights: Rights, publisher: Publisher) -> None:
+        self._client = client
+        self._account = account
+        self._publisher = publisher
+        self.rights = rights
+        self.published = 0
+        """How many messages came since this was last looked at; counted for users with limits only."""
+        self._is_known = False
+        """Whether it is known that this client publishes."""
+        self._expected: deque[tuple[int, int, int]] = deque()
+        """Packet identifier, QoS and reason of what core will confirm, in order."""
+        self._said: dict[int, str] = {}
+        """Why those were refused that core never saw."""
+        self._due = 0
+        """How many messages of QoS 1 are not answered."""
+        self._acked: list[int] = []
+        self._finishing: list[int] | None = None
+        """Released identifiers that are being stored: they are completed when that is done."""
+        self._confirm = self._confirmed
+
+    def publish(self, packet: Publish, now_us: int) -> None:
+        """Raises ProtocolError for the connection's sake; what is wrong with the message alone is answered."""
+        client = self._client
+        session = client.session
+        assert session is not None
+        qos = packet.qos
+        if qos:
+            if qos == 2 and packet.packet_id in session.taken:
+                self._again(packet.packet_id)
+                return
+            most = client.limits.receive_maximum
+            if self._due + len(session.taken) >= most and client.version == V5:  # MQTT 5 [MQTT-3.3.4-9]
+                raise ProtocolError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {most} messages are not acknowledged")
+        if not self._is_known:
+            self._is_known = True
+            client.begin_publishing()
+        client.host.counters.received += 1
+        try:
+            if self._account.is_metered:
+                self.published += 1
+            if packet.topic.startswith(QUEUE_PREFIX) and "/$" in packet.topic and self._settles(packet):
+                self._answer(packet, SUCCESS)
+            else:
+                self._publish(packet, now_us)
+        except HeadraceError as error:
+            self._refuse(packet, error)
+
+    def _publish(self, packet: Publish, now_us: int) -> None:
+        said = packet.properties
+        qos = packet.qos
+        count = self._publisher.publish(
+            packet.topic,
+            packet.payload,
+            now_us,
+            said.raw,
+            said.expiry_seconds,
+            qos,
+            packet.retain,
+            self._confirm if qos else None,
+            self._client.session,
+        )
+        if qos:
+            self._expect(packet, SUCCESS if count else NO_MATCHING_SUBSCRIBERS)
+
+    def _settles(self, packet: Publish) -> bool:
+        """Do what an address with a verb asks for; False when it has none. Raises AccessRefused, Refused."""
+        address = parse_address(packet.topic)
+        if not address.verb:
+            return False
+        self.rights.check_topic_publish(packet.topic, self._client.client_id)
+        settle(self._client, address, packet.properties.user)
+        return True
+
+    def _expect(self, packet: Publish, reason: int) -> None:
+        """Core will confirm this one in its turn; then it is answered."""
+        session = self._client.session
+        self._expected.append((packet.packet_id, packet.qos, reason))
+        if packet.qos == 1:
+            self._due += 1
+        elif reason < FAILURE and session is not None:
+            self._client.host.broker.sessions.take(session, packet.packet_id)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _confirmed(self, error: HeadraceError | None) -> None:
+        """The next one is safe, or is not: core tells in the order of the publishes."""
+        number, qos, reason = self._expected.popleft()
+        client = self._client
+        if qos == 1:
+            self._due -= 1
+        if client.is_closed:
+            return
+        if error is not None:
+            reason, said = code_of_publish(error), str(error)
+        else:
+            said = self._said.pop(number, "") if self._said else ""
+        if qos == 1 and (not reason or (reason < FAILURE and client.version != V5)):
+            if not self._acked:
+                client.wire.before_flush(self._send_acks)
+            self._acked.append(number)
+            return
+        self._send_acks()
+        if reason >= FAILURE:
+            self._tell_refusal(number, qos, reason, said)
+        else:
+            kind = PUBACK if qos == 1 else PUBREC
+            client.wire.send(encode_acknowledgement(client.version, kind, number, reason))
+
+    def _send_acks(self) -> None:
+        """All plain PUBACKs so far, in one piece: 0.1 us each."""
+        if not self._acked:
+            return
+        numbers, self._acked = self._acked, []
+        fields = [field for number in numbers for field in (_PUBACK, number)]
+        self._client.wire.send(struct.pack(f">{len(fields)}H", *fields))
+
+    def _answer(self, packet: Publish, reason: int, said: str = "") -> None:
+        """Answer in its turn a message that core does not keep."""
+        if packet.qos:
+            self._expect(packet, reason)
+            if said:
+                self._said[packet.packet_id] = said
+            self._client.host.broker.in_turn(self._confirm)
+
+    def _refuse(self, packet: Publish, error: HeadraceError) -> None:
+        self._answer(packet, code_of(error), str(error))
+
+    def _tell_refusal(self, number: int, qos: int, reason: int, said: str) -> None:
+        """MQTT 3 has no word for it: to close the connection is all that is not a lie."""
+        client = self._client
+        assert client.session is not None
+        if qos == 2:
+            client.host.broker.sessions.finish_taken(client.session, number)
+        if client.version != V5:
+            client.refuse(ProtocolError(reason, said))
+            return
+        kind = PUBACK if qos == 1 else PUBREC
+        client.wire.send(encode_acknowledgement(V5, kind, number, reason, client.reasons(said)))
+
+    def _again(self, number: int) -> None:
+        """The client sent a message again that it has sent already: it is not published twice."""
+        if not any([number == expected for expected, _, _ in self._expected]):
+            self._client.wire.send(encode_acknowledgement(self._client.version, PUBREC, number))
+
+    def released(self, number: int) -> None:
+        """PUBREL: the client will not send it again; its packet identifier may mean another one from now on."""
+        client = self._client
+        session = client.session
+        assert session is not None
+        broker = client.host.broker
+        if not broker.sessions.finish_taken(session, number):
+            self._complete(number, PACKET_IDENTIFIER_NOT_FOUND)
+        elif not session.is_stored:
+            self._complete(number)
+        elif self._finishing is not None:
+            self._finishing.append(number)
+        else:
+            self._finishing = [number]
+            broker.when_safe(self._finished)
+
+    def _finished(self, error: HeadraceError | None) -> None:
+        """From now on no crash makes us take another message for one of these."""
+        if error is not None:  # what could not be stored is tried again
+            self._client.host.broker.when_safe(self._finished)
+            return
+        numbers, self._finishing = self._finishing or [], None
+        for number in numbers:
+            self._complete(number)
+
+    def _complete(self, number: int, reason: int = SUCCESS) -> None:
+        client = self._client
+        client.wire.send(encode_acknowledgement(client.version, PUBCOMP, number, reason))

@@ -1,0 +1,136 @@
+"""What all MQTT connections share: limits, virtual hosts, who is connected to them. No packets."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.clock import Clock
+from headrace.core.access import Access
+from headrace.core.account import Account
+from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.subscription import Grant
+from headrace.protocols.mqtt.outlet import Fan, SharedOutlet
+from headrace.protocols.mqtt.system_topics import Counters, SystemTopics
+
+if TYPE_CHECKING:
+    from headrace.protocols.mqtt.connection import Connection
+
+_MAX_OUTLETS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one client may ask for. 0 means that there is no such limit."""
+
+    max_packet_bytes: int = 64 << 20
+    max_connect_bytes: int = 512 << 10
+    """How long a CONNECT may be: nobody has logged in yet."""
+    receive_maximum: int = 65_535
+    """How many messages that must be acknowledged a client may have on the way to us."""
+    topic_aliases: int = 256
+    """How many aliases are kept for a client, in either direction."""
+    max_keep_alive_s: int = 0
+    """Clients that would be silent for longer are told this keep alive."""
+    max_waiting: int = 10_000
+    """How many messages wait in memory for a client that does not keep up; the oldest are dropped."""
+    max_waiting_bytes: int = 16 << 20
+    prefetch: int = 1000
+    """How many messages of a queue or of its own log a client may hold at once."""
+
+
+@final
+class Host:
+    """A virtual host as this protocol sees it."""
+
+    __slots__ = ("_by_account", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
+
+    def __init__(self, name: str, broker: Broker, version: str, now_us: int) -> None:
+        self.name = name
+        self.broker = broker
+        self.counters = Counters()
+        self.system = SystemTopics(self, version, now_us)
+        self.fan = Fan(broker, self.counters)
+        self._outlets: dict[object, SharedOutlet] = {}
+        self._publishers: dict[Connection, None] = {}
+        self._by_account: dict[Account, dict[Connection, None]] = {}
+        broker.on_flow.append(self._on_flow)
+        broker.on_dissolved.append(self._on_dissolved)
+
+    def outlet(self, version: int, max_packet_bytes: int, grant: Grant) -> SharedOutlet:
+        """The one way to all clients that are to get the very same bytes."""
+        key = (version, max_packet_bytes, grant.identifiers if version == 5 else ())
+        outlet = self._outlets.get(key)
+        if outlet is None:
+            if len(self._outlets) >= _MAX_OUTLETS:
+                self._outlets.clear()
+            outlet = self._outlets[key] = SharedOutlet(self.fan, version, max_packet_bytes, grant.identifiers)
+        return outlet
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def add(self, connection: "Connection", account: Account) -> None:
+        """It is told when the user is removed or the host is deleted."""
+        connections = self._by_account.get(account)
+        if connections is None:
+            connections = self._by_account[account] = {}
+            account.on_removed.append(lambda: self._on_removed(account))
+        connections[connection] = None
+
+    def add_publisher(self, connection: "Connection") -> None:
+        """It is told when publishers must wait."""
+        self._publishers[connection] = None
+        if self.broker.blocked:
+            connection.on_flow(True)
+
+    def remove(self, connection: "Connection", account: Account) -> None:
+        self._by_account[account].pop(connection, None)
+        self._publishers.pop(connection, None)
+
+    def _on_flow(self, is_blocked: bool) -> None:
+        for connection in list(self._publishers):
+            connection.on_flow(is_blocked)
+
+    def _on_removed(self, account: Account) -> None:
+        for connection in list(self._by_account.get(account, ())):
+            connection.expel(f"user '{account.name}' is deleted")
+
+    def _on_dissolved(self) -> None:
+        for connections in list(self._by_account.values()):
+            for connection in list(connections):
+                connection.expel(f"virtual host '{self.name}' is deleted")
+
+
+@final
+class Server:
+    """The way in for all connections."""
+
+    __slots__ = ("_hosts", "_met", "_version", "access", "clock", "limits")
+
+    def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str, limits: Limits | None = None) -> None:
+        self._hosts = hosts
+        self._met: dict[str, Host] = {}
+        self._version = version
+        self.access = access
+        self.clock = clock
+        self.limits = limits or Limits()
+
+    def find_host(self, name: str) -> Host | None:
+        """The virtual host of that name, None when there is none."""
+        broker = self._hosts.find(name)
+        if broker is None:
+            return None
+        host = self._met.get(name)
+        if host is None or host.broker is not broker:
+            now_us = self.clock.monotonic_us()
+            host = self._met[name] = Host(name, broker, self._version, now_us)
+            host.system.tick(now_us)
+        return host
+
+    def tick(self) -> None:
+        """Do what is due at intervals."""
+        now_us = self.clock.monotonic_us()
+        for name, host in list(self._met.items()):
+            if self._hosts.find(name) is host.broker:
+                host.system.tick(now_us)
+            else:
+                del self._met[name]

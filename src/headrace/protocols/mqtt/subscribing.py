@@ -1,0 +1,138 @@
+"""SUBSCRIBE and UNSUBSCRIBE: plain topics and shared ones to the session, addresses to queues. One per client."""
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.core.address import group_of_client, is_address, parse_address
+from headrace.core.rights import Rights
+from headrace.core.subscription import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, parse_share
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
+from headrace.protocols.mqtt.encoding import encode_suback, encode_unsuback
+from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
+from headrace.protocols.mqtt.packets import Subscription as Asked
+from headrace.protocols.mqtt.queue_reader import QueueReader
+from headrace.protocols.mqtt.reasons import (
+    IMPLEMENTATION_SPECIFIC_ERROR,
+    NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORIZED,
+    PROTOCOL_ERROR,
+    SUCCESS,
+    TOPIC_FILTER_INVALID,
+)
+
+if TYPE_CHECKING:
+    from headrace.protocols.mqtt.client import Client
+
+CONSUMER_GROUP: Final = "consumer-group"
+STREAM_OFFSET: Final = "x-stream-offset"
+AUTO_COMMIT: Final = "x-auto-commit"
+
+
+def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
+    """Take each topic filter by itself and answer for all of them; retained messages follow the answer."""
+    reasons: list[int] = []
+    refusals: list[str] = []
+    replays: list[tuple[list[str], Subscription]] = []
+    user = dict(packet.user)
+    for asked in packet.subscriptions:
+        try:
+            rights.check_topic_subscribe(_read(asked.pattern), client.client_id)
+            subscription = _subscription(client, asked, packet.identifier, user)
+            if subscription.is_queue:
+                _join(client, subscription, user)
+            topics = client.host.broker.sessions.subscribe(subscription)
+        except ProtocolError:
+            raise
+        except HeadraceError as error:
+            reasons.append(_code_of(error))
+            refusals.append(str(error))
+            continue
+        reasons.append(subscription.assurance)
+        replays.append((topics, subscription))
+    _when_safe(client, encode_suback(client.version, packet.packet_id, reasons, client.reasons(*refusals)))
+    for topics, subscription in replays:
+        client.replay(topics, subscription)
+
+
+def unsubscribe(client: "Client", packet: Unsubscribe) -> None:
+    """Undo each and answer for all of them."""
+    assert client.session is not None
+    reasons: list[int] = []
+    for pattern in packet.patterns:
+        found = client.host.broker.sessions.unsubscribe(client.session, pattern)
+        reasons.append(SUCCESS if found is not None else NO_SUBSCRIPTION_EXISTED)
+        reader = client.readers.pop(pattern, None)
+        if reader is not None:
+            reader.close()
+    _when_safe(client, encode_unsuback(client.version, packet.packet_id, reasons))
+
+
+def resume(client: "Client") -> None:
+    """The client is back: it is again a member of the groups it subscribed to; of one that is no more, no longer."""
+    session = client.session
+    assert session is not None
+    for subscription in [found for found in session.subscriptions.values() if found.is_queue]:
+        try:
+            _join(client, subscription, {})
+        except HeadraceError:
+            client.host.broker.sessions.unsubscribe(session, subscription.pattern)
+
+
+def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[str, str]) -> Subscription:
+    assert client.session is not None
+    pattern = asked.pattern
+    assurance = asked.qos
+    if is_address(pattern) or pattern.startswith(SHARE_PREFIX):
+        # What several readers divide is handed over at least once: who has it is not known before it is settled.
+        assurance = min(assurance, AT_LEAST_ONCE)
+    if asked.no_local and pattern.startswith(SHARE_PREFIX):  # MQTT 5 [MQTT-3.8.3-4]
+        raise ProtocolError(PROTOCOL_ERROR, f"SUBSCRIBE: {pattern!r} is shared and must not be without its own")
+    return Subscription(
+        client.session,
+        pattern,
+        assurance,
+        identifier,
+        asked.no_local,
+        asked.retain_as_published,
+        asked.retain_handling,
+        _group(client, user) if is_address(pattern) else "",
+        user.get(AUTO_COMMIT, "true").lower() not in ("false", "0", "no"),
+    )
+
+
+def _group(client: "Client", user: dict[str, str]) -> str:
+    """The group that was asked for, or the client's own: numbered clients of MQTT 3 share one."""
+    default = client.client_id if client.version == V5 else group_of_client(client.client_id)
+    return user.get(CONSUMER_GROUP) or default
+
+
+def _join(client: "Client", subscription: Subscription, user: dict[str, str]) -> None:
+    address = parse_address(subscription.pattern)
+    if address.verb:
+        raise Refused(f"{subscription.pattern!r} ends in a verb: messages are published to it, it is not subscribed to")
+    former = client.readers.pop(subscription.pattern, None)
+    if former is not None:
+        former.close()
+    reader = QueueReader(client, address.queue, subscription.assurance)
+    reader.open(subscription.group, address.key, user.get(STREAM_OFFSET, ""), subscription.auto_commit)
+    client.readers[subscription.pattern] = reader
+
+
+def _read(pattern: str) -> str:
+    """The topics that a pattern reads."""
+    return parse_share(pattern)[1] if pattern.startswith(SHARE_PREFIX) else pattern
+
+
+def _code_of(error: HeadraceError) -> int:
+    if isinstance(error, AccessRefused):
+        return NOT_AUTHORIZED
+    if isinstance(error, Refused) and "topic filter" in str(error):
+        return TOPIC_FILTER_INVALID
+    return IMPLEMENTATION_SPECIFIC_ERROR
+
+
+def _when_safe(client: "Client", answer: bytes) -> None:
+    """Answer now, or once the subscription would survive a crash as the session does."""
+    if client.session is not None and client.session.is_stored:
+        client.host.broker.when_safe(lambda _: client.wire.send(answer))
+    else:
+        client.wire.send(answer)

@@ -1,0 +1,5 @@
+"""Queues as Spark DataFrames: the data source `headrace`. Imports pyspark, and nothing of the server."""
+
+from headrace.spark.source import HeadraceDataSource
+
+__all__ = ["HeadraceDataSource"]

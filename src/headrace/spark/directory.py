@@ -1,0 +1,124 @@
+"""A data directory read by the tasks themselves, whether or not a broker has it open. No network."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, final
+
+import pyarrow as pa
+
+from headrace.errors import Corrupt, NotFound, Truncated, Unavailable
+from headrace.spark.loss import check_loss
+from headrace.spark.options import ReadOptions
+from headrace.spark.place import Piece, Place, QueuePartition
+from headrace.spark.properties import read_properties
+from headrace.storage.frame import Frame
+from headrace.storage.local.block_arrow import batch_of_block
+from headrace.storage.local.follower import Follower
+from headrace.storage.local.spans import Rows, Span, SpanReader
+
+_ATTEMPTS: Final = 5
+_HOST_SEPARATOR: Final = "\0"
+
+
+@final
+class Directory(Place):
+    """One data directory, seen from outside."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._follower = Follower(Path(options.directory))
+        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
+
+    def __str__(self) -> str:
+        return f"the data directory {self._options.directory}"
+
+    def refresh(self) -> None:
+        self._follower.refresh()
+
+    def names(self) -> list[str]:
+        prefix = self._prefix
+        names = [name[len(prefix) :] for name in self._follower.names() if name.startswith(prefix)]
+        return [name for name in names if _HOST_SEPARATOR not in name]
+
+    def bounds(self, queue: str) -> tuple[int, int]:
+        return self._follower.bounds(self._prefix + queue)
+
+    def find(self, queue: str, timestamp_us: int) -> int:
+        return self._follower.find(self._prefix + queue, timestamp_us)
+
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+        log_id = self._follower.log_id(self._prefix + queue)
+        return [
+            Piece(span[4], span[5], span[3] - span[2], (log_id, span))
+            for span in self._follower.spans(self._prefix + queue, start, stop)
+        ]
+
+    def report(self, positions: dict[str, int]) -> None:
+        raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
+
+    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        names = list(partition.schema.names)
+        frame = Frame(partition.queue, names, read_properties)
+        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+        for _, block, first, last in self._rows(partition):
+            batch = partition.filters.rows(batch_of_block(block, first, last, stored))
+            if batch.num_rows:
+                yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
+
+    def _rows(self, partition: QueuePartition) -> Iterator[Rows]:
+        """Every message of the partition exactly once, wherever it has moved since the partition was made."""
+        pieces = list(partition.pieces)
+        at, stop = partition.start, partition.stop
+        for attempt in range(_ATTEMPTS):
+            try:
+                for rows in _read_pieces(pieces):
+                    if rows[0] != at:
+                        break
+                    yield rows
+                    at += rows[3] - rows[2]
+                if at >= stop:
+                    return
+            except (Unavailable, Corrupt):
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            at, pieces = self._look_again(partition, pieces, at)
+            if at >= stop:
+                return
+        raise Unavailable(f"{self} changes faster than queue {partition.queue!r} can be read; try again")
+
+    def _look_again(self, partition: QueuePartition, pieces: list[Piece], at: int) -> tuple[int, list[Piece]]:
+        """Where to read on, and where that is now. Raises Truncated."""
+        queue = partition.queue
+        self._follower.refresh()
+        try:
+            first, following = self.bounds(queue)
+            again = self.pieces(queue, at, partition.stop, 0)
+        except NotFound:
+            first, following, again = 0, 0, []
+        known = {piece.proof[0] for piece in (*pieces, *again)}
+        if len(known) > 1 or following < partition.stop:
+            what = f"queue {queue!r} was deleted while offsets {at} to {partition.stop} of it were read"
+            if self._options.fail_on_data_loss:
+                raise Truncated(f"{what}; option failOnDataLoss=false reads on without them")
+            return partition.stop, []
+        at = check_loss(self._options, queue, at, first)
+        return at, [piece for piece in again if piece.stop > at]
+
+
+def _read_pieces(pieces: list[Piece]) -> Iterator[Rows]:
+    reader: SpanReader | None = None
+    try:
+        for piece in pieces:
+            log_id, span = piece.proof
+            assert isinstance(log_id, int)
+            if reader is None:
+                reader = SpanReader(log_id)
+            yield from reader.rows(_span(span))
+    finally:
+        if reader is not None:
+            reader.close()
+
+
+def _span(value: object) -> Span:
+    assert isinstance(value, tuple)
+    return value

@@ -1,0 +1,247 @@
+"""What `.option(...)` may say, read and checked. Says exactly what is wrong with what it may not say. No I/O."""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import Refused
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+LOG: Final = "log"
+WORK: Final = "work"
+
+DEFAULT_PARTITION_BYTES: Final = 32 << 20
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+_COMMON: Final = ("url", "vhost", "user", "password", "path", "paths")
+_READ: Final = (
+    *_COMMON,
+    "startingOffsets",
+    "endingOffsets",
+    "includeHeaders",
+    "minPartitions",
+    "maxBytesPerPartition",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+    "consumerGroup",
+    "mode",
+    "leaseSeconds",
+)
+_WRITE: Final = (*_COMMON, "exchange", "topic", "transactionId")
+_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+"""What Spark itself puts among the options."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A broker's HTTP address and who asks."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str
+    password: str
+    vhost: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where reading starts or ends: earliest, latest, an offset, or a time in microseconds."""
+
+    word: str = ""
+    offset: int = -1
+    time_us: int = -1
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read was asked for. `server` is None when `directory` is read without a broker."""
+
+    server: Server | None
+    directory: str
+    vhost: str
+    queues: tuple[str, ...]
+    starting: Position
+    ending: Position
+    include_headers: bool
+    min_partitions: int
+    partition_bytes: int
+    trigger_offsets: int
+    trigger_bytes: int
+    fail_on_data_loss: bool
+    consumer_group: str
+    mode: str
+    lease_seconds: int
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write was asked for: to one of a queue, an exchange or a topic; the others are None."""
+
+    server: Server
+    queue: str | None
+    exchange: str | None
+    topic: str | None
+    transaction_id: str
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Raises Refused when an option is unknown, missing, or makes no sense."""
+    options = _checked(given, _READ)
+    server, directory = _place(options)
+    mode = options.get("mode", LOG).lower()
+    if mode not in (LOG, WORK):
+        raise Refused(f"option mode is {mode!r}; it may be {LOG!r} (read the log) or {WORK!r} (claim messages)")
+    group = options.get("consumergroup", "")
+    if server is None and (group or mode == WORK):
+        raise Refused(
+            "options consumerGroup and mode=work need a broker: a data directory is only read. "
+            "Set url to the broker's HTTP address, such as http://localhost:15672"
+        )
+    return ReadOptions(
+        server,
+        directory,
+        options.get("vhost", "/"),
+        _queues(options),
+        _position(options, "startingOffsets", EARLIEST),
+        _position(options, "endingOffsets", LATEST),
+        _truth(options, "includeHeaders", False),
+        _number(options, "minPartitions", 1),
+        _size(options, "maxBytesPerPartition", DEFAULT_PARTITION_BYTES),
+        _number(options, "maxOffsetsPerTrigger", 0),
+        _size(options, "maxBytesPerTrigger", 0),
+        _truth(options, "failOnDataLoss", True),
+        group,
+        mode,
+        _number(options, "leaseSeconds", 600),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Raises Refused when an option is unknown, missing, or makes no sense."""
+    options = _checked(given, _WRITE)
+    server, directory = _place(options)
+    if server is None:
+        raise Refused(
+            f"{directory} cannot be written to directly: messages go through a broker. "
+            f"Set option url to its HTTP address, such as http://localhost:15672"
+        )
+    queue, exchange, topic = options.get("path"), options.get("exchange"), options.get("topic")
+    given_targets = [name for name in (queue, exchange, topic) if name is not None]
+    if len(given_targets) != 1:
+        raise Refused(
+            'say where to write, once: a queue with .save("orders") or .start("orders"), '
+            'or option("exchange", ...), or option("topic", ...)'
+        )
+    return WriteOptions(server, queue, exchange, topic, options.get("transactionid", ""))
+
+
+def _checked(given: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
+    known = {name.lower(): name for name in allowed}
+    options = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARK}
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            advice = f"did you mean {known[close[0]]}?" if close else f"there are: {', '.join(sorted(allowed))}"
+            raise Refused(f"there is no option {name!r}; {advice}")
+    return options
+
+
+def _place(options: Mapping[str, str]) -> tuple[Server | None, str]:
+    url = options.get("url", os.environ.get("HEADRACE_URL", ""))
+    if not url:
+        raise Refused(
+            "option url is missing: http://host:15672 for a broker, or the path of a data directory "
+            "(the environment variable HEADRACE_URL serves as a default)"
+        )
+    parts = urlsplit(url)
+    if parts.scheme in ("http", "https"):
+        try:
+            port = parts.port or (15671 if parts.scheme == "https" else 15672)
+        except ValueError as error:
+            raise Refused(f"option url {_without_password(url)!r} has no valid port: {error}") from error
+        user = options.get("user") or unquote(parts.username or "guest")
+        password = options.get("password") or unquote(parts.password or "guest")
+        if not parts.hostname:
+            raise Refused(f"option url {_without_password(url)!r} names no host")
+        server = Server(parts.hostname, port, parts.scheme == "https", user, password, options.get("vhost", "/"))
+        return server, ""
+    if parts.scheme == "file":
+        return None, unquote(parts.path)
+    if parts.scheme and "://" in url:
+        raise Refused(
+            f"option url {_without_password(url)!r}: {parts.scheme}:// cannot be read; "
+            f"use http:// or https:// for a broker, or file:// or a path for a data directory"
+        )
+    return None, url
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":***@") if parts.password else url
+
+
+def _queues(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "paths" in options:
+        names = [str(name) for name in json.loads(options["paths"])]
+    else:
+        names = [name.strip() for name in options.get("path", "").split(",")]
+    names = [name for name in names if name]
+    if not names:
+        raise Refused('name the queues to read: .load("orders"), .load("orders,returns") or .load("sensor-*")')
+    return tuple(dict.fromkeys(names))
+
+
+def _position(options: Mapping[str, str], name: str, default: str) -> Position:
+    text = options.get(name.lower(), default).strip()
+    if text.lower() in (EARLIEST, LATEST):
+        return Position(word=text.lower())
+    if text.isascii() and text.isdecimal():
+        if len(text) > 18:
+            raise Refused(f"option {name} is {text}: no offset is that large")
+        return Position(offset=int(text))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(
+            f"option {name} is {text!r}; it may be earliest, latest, an offset such as 4200, "
+            f"or a time such as 2026-01-31T12:00:00Z"
+        ) from None
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return Position(time_us=(aware - _EPOCH) // timedelta(microseconds=1))
+
+
+def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise Refused(f"option {name} is {text!r}; it may be true or false")
+    return text == "true"
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 19 and int(text)):
+        raise Refused(f"option {name} is {text!r}; it must be a whole number of at least 1")
+    return int(text)
+
+
+def _size(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    number = text.lower().rstrip("bkmg")
+    unit = text.lower()[len(number) :]
+    factor = _UNITS.get(unit[:1]) if len(unit) < 2 or unit[1:] == "b" else None
+    if factor is None or not (number.isascii() and number.isdecimal() and len(number) < 16 and int(number)):
+        raise Refused(f"option {name} is {text!r}; it must be a size such as 33554432, 32m or 1g")
+    return int(number) * factor

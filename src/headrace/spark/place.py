@@ -1,0 +1,102 @@
+"""Where queues are read from, and what of them one task reads. The two places are directory.py and broker.py."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from headrace.errors import NotFound, Refused
+from headrace.spark.filters import Filters
+from headrace.spark.options import EARLIEST, Position, ReadOptions
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Messages that are read in one go: `proof` is whatever its place needs to find them again."""
+
+    start: int
+    stop: int
+    size_bytes: int
+    proof: tuple[object, ...] = ()
+
+
+@dataclass
+class QueuePartition(InputPartition):
+    """What one task reads of one queue: a range of offsets, in whole blocks."""
+
+    queue: str
+    start: int
+    stop: int
+    pieces: tuple[Piece, ...]
+    filters: Filters
+    schema: pa.Schema
+
+
+class Place(ABC):
+    """Queues that can be read: a data directory, or a broker."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """See what was added meanwhile."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All queues."""
+
+    @abstractmethod
+    def bounds(self, queue: str) -> tuple[int, int]:
+        """The first offset and the one behind the last. Raises NotFound."""
+
+    @abstractmethod
+    def find(self, queue: str, timestamp_us: int) -> int:
+        """The offset of the first message of at least this time, or the one behind the last."""
+
+    @abstractmethod
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+        """Where the messages of this range are, in order; each piece is at most that large unless it is one block."""
+
+    @abstractmethod
+    def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
+        """The rows of a partition, in the columns of its schema.
+
+        Raises Truncated when messages of it are gone and the options say to fail then.
+        """
+
+    @abstractmethod
+    def report(self, positions: dict[str, int]) -> None:
+        """Tell the broker how far the consumer group of the options has come."""
+
+    def matching(self, patterns: tuple[str, ...]) -> list[str]:
+        """The queues of these names and patterns. Raises NotFound for a name that is no queue's."""
+        names = self.names()
+        found: dict[str, None] = {}
+        for pattern in patterns:
+            if pattern in names:
+                found[pattern] = None
+            elif any(letter in pattern for letter in "*?["):
+                found.update(dict.fromkeys(name for name in names if fnmatchcase(name, pattern)))
+            else:
+                known = ", ".join(sorted(names)[:10])
+                raise NotFound(f"there is no queue {pattern!r} in {self}; there are: {known or 'none'}")
+        return sorted(found)
+
+    def offset_at(self, queue: str, position: Position) -> int:
+        """The offset that a position of the options means for this queue."""
+        first, following = self.bounds(queue)
+        if position.offset >= 0:
+            return position.offset
+        if position.word:
+            return first if position.word == EARLIEST else following
+        return self.find(queue, position.time_us)
+
+
+def open_place(options: ReadOptions) -> Place:
+    """The place that the options name. Raises Unavailable when it cannot be reached."""
+    if options.server is None:
+        from headrace.spark.directory import Directory
+
+        return Directory(options)
+    raise Refused(f"{options.server.host} cannot be read from; set option url to the path of a data directory")

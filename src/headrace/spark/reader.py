@@ -1,0 +1,81 @@
+"""Reading queues as a batch: from where to where is settled when the query is planned. stream.py goes on from there."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.spark.columns import arrow_schema
+from headrace.spark.filters import Filters, take
+from headrace.spark.loss import check_loss
+from headrace.spark.options import ReadOptions
+from headrace.spark.partitioning import grouped, partition_bytes
+from headrace.spark.place import Piece, Place, QueuePartition, open_place
+
+
+@final
+class BatchReader(DataSourceReader):
+    """One read of one or several queues. Crosses to the executors, so it holds no open place."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._filters = Filters()
+        # Spark refuses a source with a pushFilters of its own unless spark.sql.python.filterPushdown.enabled is set,
+        # and calls it when it is set. This one is taken for the inherited one, so that reading works either way.
+        self.pushFilters = _Pushed(self._push)  # type: ignore[method-assign]
+
+    def _push(self, filters: Sequence[Filter]) -> list[Filter]:
+        self._filters, left = take(filters)
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        place = open_place(self._options)
+        ranges: list[tuple[str, list[Piece]]] = []
+        for queue in place.matching(self._options.queues):
+            if self._filters.admits_queue(queue):
+                start, stop = self._range(place, queue)
+                ranges.append((queue, place.pieces(queue, start, stop, self._options.partition_bytes)))
+        return make_partitions(ranges, self._options, self._filters, self._schema)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, QueuePartition):  # Spark makes one of its own where there is nothing to read
+            yield from open_place(self._options).read(partition)
+
+    def _range(self, place: Place, queue: str) -> tuple[int, int]:
+        options, filters = self._options, self._filters
+        first, following = place.bounds(queue)
+        start = place.offset_at(queue, options.starting)
+        if options.starting.offset >= 0:
+            start = check_loss(options, queue, start, first)
+        stop = min(place.offset_at(queue, options.ending), following, filters.max_offset + 1)
+        start = max(start, first, filters.min_offset)
+        if filters.needs_time and start < stop:
+            start = max(start, place.find(queue, filters.min_time_us))
+        return start, max(start, stop)
+
+
+class _Pushed:
+    """A method that Spark takes for DataSourceReader.pushFilters."""
+
+    def __init__(self, push: Callable[[Sequence[Filter]], list[Filter]]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
+        self._push = push
+
+    def __call__(self, filters: Sequence[Filter]) -> list[Filter]:
+        return self._push(filters)
+
+
+def make_partitions(
+    ranges: Sequence[tuple[str, list[Piece]]], options: ReadOptions, filters: Filters, schema: pa.Schema
+) -> list[QueuePartition]:
+    """Partitions of whole blocks: none larger than the options say, and at least as many as they ask for."""
+    every = [piece for _, pieces in ranges for piece in pieces]
+    most_bytes = partition_bytes(every, options.partition_bytes, options.min_partitions)
+    return [
+        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema)
+        for queue, pieces in ranges
+        for group in grouped(pieces, most_bytes)
+    ]

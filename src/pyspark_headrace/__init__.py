@@ -1,0 +1,5 @@
+"""Where Spark looks for data sources by itself: modules named pyspark_*. The source is headrace.spark's."""
+
+from headrace.spark.source import HeadraceDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,67 @@
+"""What the Spark tests share: the session, and data directories with messages in them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.errors import HeadraceError
+from headrace.model import Message, Source
+from headrace.storage.api import Commit
+from headrace.storage.local.engine import LocalEngine, LocalSettings
+from tests.spark_session import session
+
+SECOND = 1_000_000
+START_US = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    return session()
+
+
+class Directory:
+    """A data directory and the engine that writes to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = path.as_uri()
+        self.engine = self._open()
+        self._next: dict[str, int] = {}
+
+    def _open(self) -> LocalEngine:
+        settings = LocalSettings(
+            journal_file_bytes=1 << 20, checkpoint_bytes=2 << 20, tail_bytes=256 << 10, segment_bytes=256 << 10
+        )
+        return LocalEngine(self.path, settings=settings)
+
+    def reopen(self) -> None:
+        """Close the engine, which puts everything into segments, and open it again."""
+        self.engine.close()
+        self.engine = self._open()
+
+    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
+        """Messages `<queue> <number>`, a second apart."""
+        source = Source(topic)
+        at = self._next.get(queue, 0)
+        self._next[queue] = at + count
+        payloads = [f"{queue} {number}".encode().ljust(size, b".") for number in range(at, at + count)]
+        messages = [Message(source, payload, START_US + number * SECOND) for number, payload in enumerate(payloads, at)]
+        self.commit(lambda commit: commit.append(queue, messages))
+
+    def commit(self, *changes: object) -> None:
+        commit = Commit()
+        for change in changes:
+            change(commit)  # type: ignore[operator]
+        told: list[HeadraceError | None] = []
+        self.engine.commit(commit, told.append)
+        self.engine.sync()
+        assert told == [None]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    made = Directory(tmp_path / "data")
+    yield made
+    made.engine.close()

@@ -1,0 +1,165 @@
+"""A data directory as a stream: nothing is lost or repeated across batches, restarts and moving files."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.integration.spark.conftest import Directory
+
+WAIT_SECONDS = 120
+
+
+class Sink:
+    """Keeps what every batch brought, by its number; a batch that comes again replaces itself, as in a real sink."""
+
+    def __init__(self, spark: SparkSession, directory: Directory, checkpoint: Path) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._checkpoint = str(checkpoint)
+        self.batches: dict[int, list[tuple[str, int]]] = {}
+        self.fail_on = -1
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        rows = [(row.queue, row.offset) for row in frame.select("queue", "offset").collect()]
+        if number == self.fail_on:
+            raise RuntimeError("the sink fails")
+        self.batches[number] = rows
+
+    def run(self, queues: str = "orders", **options: object) -> StreamingQuery:
+        """Read all that there is now."""
+        query = self.start(queues, available_now=True, **options)
+        assert query.awaitTermination(WAIT_SECONDS)
+        return query
+
+    def start(self, queues: str = "orders", available_now: bool = False, **options: object) -> StreamingQuery:
+        reader = self._spark.readStream.format("headrace").option("url", self._directory.url)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        writer = reader.load(queues).writeStream.foreachBatch(self.take).option("checkpointLocation", self._checkpoint)
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    @property
+    def rows(self) -> list[tuple[str, int]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+@pytest.fixture
+def sink(spark: SparkSession, directory: Directory, tmp_path: Path) -> Sink:
+    return Sink(spark, directory, tmp_path / "checkpoint")
+
+
+def test_a_stream_goes_on_where_its_checkpoint_says(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 10)
+    sink.run()
+    assert sink.rows == [("orders", number) for number in range(10)]
+
+    directory.append("orders", 5)
+    sink.run()
+    assert sink.rows == [("orders", number) for number in range(15)]
+
+
+def test_a_batch_that_failed_comes_again_with_the_same_rows(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 10)
+    sink.fail_on = 0
+    with pytest.raises(StreamingQueryException, match="the sink fails"):
+        sink.run()
+    directory.append("orders", 10)
+
+    sink.fail_on = -1
+    sink.run()
+
+    assert [len(rows) for rows in sink.batches.values()] == [10, 10]
+    assert sink.rows == [("orders", number) for number in range(20)]
+
+
+def test_triggers_take_no_more_messages_or_bytes_than_they_may(sink: Sink, directory: Directory) -> None:
+    for _ in range(4):
+        directory.append("orders", 300, size=1000)
+
+    sink.run(maxOffsetsPerTrigger=500)
+    assert [len(rows) for rows in sink.batches.values()] == [500, 500, 200]
+
+    directory.append("orders", 300, size=1000)
+    directory.append("orders", 300, size=1000)
+    sink.run(maxBytesPerTrigger=400_000)
+    assert [len(rows) for rows in sink.batches.values()] == [500, 500, 200, 300, 300]
+    assert sink.rows == [("orders", number) for number in range(1800)]
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 300)
+    take = sink.take
+
+    def take_and_publish(frame: DataFrame, number: int) -> None:
+        take(frame, number)
+        directory.append("orders", 100)
+
+    sink.take = take_and_publish  # type: ignore[method-assign]
+    sink.run(maxOffsetsPerTrigger=100)
+
+    assert sink.rows == [("orders", number) for number in range(300)]
+
+
+def test_queues_that_match_a_pattern_join_as_they_appear(sink: Sink, directory: Directory) -> None:
+    directory.append("sensor-1", 2)
+    sink.run("sensor-*")
+    directory.append("sensor-2", 2)
+    directory.append("sensor-1", 1)
+
+    sink.run("sensor-*")
+
+    assert sink.rows == [("sensor-1", 0), ("sensor-1", 1), ("sensor-1", 2), ("sensor-2", 0), ("sensor-2", 1)]
+
+
+def test_a_running_stream_sees_what_is_published_while_files_are_flushed_and_recycled(
+    sink: Sink, directory: Directory
+) -> None:
+    directory.append("orders", 1)
+    query = sink.start()
+    for _ in range(16):
+        directory.append("orders", 500, size=400)
+    query.processAllAvailable()
+    query.stop()
+
+    assert sink.rows == [("orders", number) for number in range(8001)]
+
+
+def test_messages_that_retention_took_fail_the_query_or_are_stepped_over(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 10)
+    sink.run()
+    directory.append("orders", 10)
+    directory.commit(lambda commit: commit.truncate("orders", 15))
+
+    with pytest.raises(StreamingQueryException, match="offsets 10 to 14 of queue 'orders' are gone"):
+        sink.run()
+
+    sink.run(failOnDataLoss=False)
+    assert sink.rows == [("orders", number) for number in [*range(10), *range(15, 20)]]
+
+
+def test_a_queue_that_was_deleted_fails_the_query_or_begins_anew(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 10)
+    sink.run()
+    directory.commit(lambda commit: commit.drop("orders"))
+
+    with pytest.raises(StreamingQueryException, match="was read up to offset 10 and is gone"):
+        sink.run()
+
+    directory.append("orders", 4)
+    with pytest.raises(StreamingQueryException, match="was read up to offset 10 and ends at 4"):
+        sink.run()
+    sink.run(failOnDataLoss=False)
+    assert len(sink.rows) == 14
+
+
+def test_a_stream_may_start_at_the_end(sink: Sink, directory: Directory) -> None:
+    directory.append("orders", 10)
+    sink.run(startingOffsets="latest")
+    assert sink.rows == []
+
+    directory.append("orders", 2)
+    sink.run()
+    assert sink.rows == [("orders", 10), ("orders", 11)]

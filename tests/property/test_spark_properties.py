@@ -1,0 +1,73 @@
+"""What an executor reads in stored properties is what the broker reads in them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.properties import Codecs, Properties
+from headrace.errors import Refused
+from headrace.model import AMQP091, NATIVE, Message, Source
+from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.selector.values import header_text
+from headrace.spark.properties import read_properties
+
+CODECS = Codecs()
+CODECS.add(AMQP091, Amqp091Codec())
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(width=64)
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**5), max_value=10**5)
+    | st.datetimes(timezones=st.none()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+tables = st.dictionaries(st.text(max_size=8), values, max_size=4)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def seen_by_the_broker(encoding: int, raw: bytes) -> tuple[str | None, dict[str, str] | None]:
+    try:
+        properties = CODECS.decode(Message(Source("t", encoding=encoding), b"", 0, raw))
+    except Refused:
+        return None, None
+    found = {
+        name: text for name, value in properties.headers.items() if (text := header_text(plain(value))) is not None
+    }
+    return properties.content_type or None, found or None
+
+
+def plain(value: object) -> object:
+    """The value without what only AMQP's codec remembers of it."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return bytes(value) if isinstance(value, bytes) else value
+
+
+@given(tables, texts)
+def test_native_properties_are_read_as_the_broker_reads_them(headers: dict[str, object], content_type: str) -> None:
+    raw = CODECS.encode(NATIVE, Properties(headers, content_type))
+
+    assert read_properties(NATIVE, raw) == seen_by_the_broker(NATIVE, raw)
+
+
+@given(tables, texts)
+def test_amqp_properties_are_read_as_the_broker_reads_them(headers: dict[str, object], content_type: str) -> None:
+    raw = CODECS.encode(AMQP091, Properties(headers, content_type))
+
+    assert read_properties(AMQP091, raw) == seen_by_the_broker(AMQP091, raw)
+
+
+@given(st.integers(0, 5), st.binary(max_size=60))
+def test_any_bytes_are_read_without_an_error(encoding: int, raw: bytes) -> None:
+    content_type, headers = read_properties(encoding, raw)
+
+    assert content_type is None or content_type
+    assert headers is None or headers

@@ -1,0 +1,40 @@
+"""One Spark session for a whole test run: starting one takes many seconds. No tests here."""
+
+import os
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+_LOGGING = """\
+rootLogger.level = off
+"""
+
+
+@cache
+def session() -> SparkSession:
+    """A local session with two cores, without a UI, as quiet as it gets."""
+    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    (home / "log4j2.properties").write_text(_LOGGING)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_CONF_DIR"] = str(home)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+    }
+    builder = SparkSession.builder.master("local[2]").appName("headrace-tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,96 @@
+"""Options are read as their names say, and whatever is wrong with one is said with the way out."""
+
+import pytest
+
+from headrace.errors import Refused
+from headrace.spark.options import Position, ReadOptions, read_options
+
+
+def options(**given: str) -> ReadOptions:
+    return read_options({"url": "/data", "path": "orders", **given})
+
+
+def test_without_more_than_a_place_and_a_queue_everything_there_is_is_read() -> None:
+    plain = options()
+
+    assert (plain.server, plain.directory, plain.queues) == (None, "/data", ("orders",))
+    assert (plain.starting, plain.ending) == (Position(word="earliest"), Position(word="latest"))
+    assert plain.fail_on_data_loss
+    assert not plain.include_headers
+
+
+def test_option_names_are_taken_in_any_case() -> None:
+    assert options(STARTINGOFFSETS="7", includeHeaders="TRUE").include_headers
+    assert options(STARTINGOFFSETS="7").starting == Position(offset=7)
+
+
+def test_several_queues_are_separated_by_commas_or_given_as_a_list() -> None:
+    assert options(path="orders, returns,orders").queues == ("orders", "returns")
+    assert options(paths='["a,b", "c"]').queues == ("a,b", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000_000),
+        ("1970-01-01 00:00:01.5", 1_500_000),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-02", 86_400_000_000),
+    ],
+)
+def test_a_time_is_iso_8601_and_utc_unless_it_says_otherwise(text: str, microseconds: int) -> None:
+    assert options(startingOffsets=text).starting == Position(time_us=microseconds)
+
+
+@pytest.mark.parametrize(("text", "size"), [("100", 100), ("32m", 32 << 20), ("2KB", 2 << 10), ("1g", 1 << 30)])
+def test_sizes_may_have_a_unit(text: str, size: int) -> None:
+    assert options(maxBytesPerPartition=text).partition_bytes == size
+
+
+def test_a_broker_is_named_by_its_address_with_guest_as_the_default_user() -> None:
+    server = options(url="http://broker").server
+    assert server is not None
+    assert (server.host, server.port, server.user, server.password, server.tls) == (
+        "broker", 15672, "guest", "guest", False
+    )  # fmt: skip
+
+    server = options(url="https://ann:p%40ss@broker:1234", vhost="shop").server
+    assert server is not None
+    assert (server.port, server.user, server.password, server.tls, server.vhost) == (1234, "ann", "p@ss", True, "shop")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startingOffset": "5"}, "did you mean startingOffsets"),
+        ({"nonsense": "5"}, "there are: "),
+        ({"startingOffsets": "soon"}, "earliest, latest, an offset such as 4200"),
+        ({"startingOffsets": "9" * 30}, "no offset is that large"),
+        ({"includeHeaders": "maybe"}, "true or false"),
+        ({"minPartitions": "0"}, "at least 1"),
+        ({"minPartitions": "-1"}, "at least 1"),
+        ({"maxBytesPerPartition": "12q"}, "a size such as"),
+        ({"maxBytesPerTrigger": "m"}, "a size such as"),
+        ({"path": " , "}, "name the queues to read"),
+        ({"mode": "both"}, "'log'.*'work'"),
+        ({"mode": "work"}, "need a broker"),
+        ({"consumerGroup": "audit"}, "need a broker"),
+        ({"url": "ftp://u:secret@x/"}, r"ftp:// cannot be read"),
+        ({"url": "http://:15672"}, "names no host"),
+        ({"url": "http://x:nine"}, "no valid port"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_would(given: dict[str, str], said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        options(**given)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_missing_place_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_URL", raising=False)
+    with pytest.raises(Refused, match="option url is missing"):
+        read_options({"path": "orders"})
+
+    monkeypatch.setenv("HEADRACE_URL", "/elsewhere")
+    assert read_options({"path": "orders"}).directory == "/elsewhere"
