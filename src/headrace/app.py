@@ -28,12 +28,17 @@ from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
-from headrace.model import AMQP091, MQTT5
+from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
+from headrace.protocols.amqp10.peer import Server as Amqp10Server
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.greeting import AmqpGreeting
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
@@ -168,6 +173,7 @@ class _Program:
         self._hosts: Hosts | None = None
         self._access: Access | None = None
         self._background = _Threads()
+        self._amqp10: Amqp10Server | None = None
         self._mqtt: MqttServer | None = None
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._stop = asyncio.Event()
@@ -197,6 +203,7 @@ class _Program:
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         codecs = Codecs()
         codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(AMQP10, Amqp10Codec())
         codecs.add(MQTT5, Mqtt5Codec())
 
         def soon(call: Callable[[], None]) -> None:
@@ -214,7 +221,12 @@ class _Program:
         assert self._access is not None
         if self._settings.amqp is not None:
             server = Amqp091Server(self._hosts, self._access, __version__)
-            listener = Listener(lambda: Amqp091Connection(server, self._clock))
+            server_10 = self._amqp10 = Amqp10Server(self._hosts, self._access, self._clock, __version__)
+            listener = Listener(
+                lambda: AmqpGreeting(
+                    lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
+                )
+            )
             await listener.open(self._settings.host, self._settings.amqp)
             self._listeners["amqp"] = listener
         if self._settings.mqtt is not None:
@@ -223,7 +235,7 @@ class _Program:
             await listener.open(self._settings.host, self._settings.mqtt)
             self._listeners["mqtt"] = listener
         if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._trouble, self._clock, __version__)
+            site = Site(self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__)
             http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
             await http.open(self._settings.host, self._settings.http)
             self._listeners["http"] = http
@@ -231,6 +243,10 @@ class _Program:
             coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
             await coap.open(self._settings.host, self._settings.coap)
             self._listeners["coap"] = coap
+
+    def _wires(self) -> list[Wire]:
+        listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
+        return [wire for listener in listeners for wire in listener.wires]
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
@@ -251,6 +267,8 @@ class _Program:
         while not self._stop.is_set():
             for broker in self._brokers():
                 broker.tick()
+            if self._amqp10 is not None:
+                self._amqp10.tick()
             if self._mqtt is not None:
                 self._mqtt.tick()
             self._poll()

@@ -2,24 +2,45 @@
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin import health, publishing
+from headrace.admin import health, metrics, publishing
+from headrace.admin.api import pages as api
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
 from headrace.admin.problems import on_failure, on_http_error, on_refusal
+from headrace.admin.rabbitmq import pages as rabbitmq
 from headrace.admin.site import Site
 from headrace.errors import HeadraceError
 
 
-def application(site: Site, contributions: list[Contribute]) -> Starlette:
+def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     """The application that answers every HTTP request.
 
     A room inside `admin` adds its `routes(pages)` to the list below, made with `Pages.route`, which sees to the login.
     A room outside gives `app.py` a function that returns its routes; those look after logins themselves.
     """
     pages = Pages(site)
-    routes = [*health.routes(site), *publishing.routes(pages)]
+    routes = [
+        *health.routes(site),
+        *metrics.routes(pages),
+        *publishing.routes(pages),
+        *api.routes(pages),
+        *rabbitmq.routes(pages),
+    ]
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return _as_sent(Starlette(routes=routes, exception_handlers=handlers))
+
+
+def _as_sent(application: ASGIApp) -> ASGIApp:
+    """Match paths as they were sent: decoded, a slash in a name would look like one between names."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")
+        if isinstance(raw, bytes):
+            scope = {**scope, "path": raw.decode("latin-1")}
+        await application(scope, receive, send)
+
+    return called

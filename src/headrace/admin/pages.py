@@ -5,18 +5,22 @@ import base64
 import binascii
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.admin.problems import BadRequest, NoLogin
-from headrace.admin.site import MANAGEMENT, Site, Visitor
+from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
+from headrace.core.broker import Broker
+from headrace.core.configured import Section
 from headrace.core.logins import Login
-from headrace.errors import AccessRefused, TooLarge, Unavailable
+from headrace.core.rights import Rights
+from headrace.errors import AccessRefused, HeadraceError, NotFound, TooLarge, Unavailable
+from headrace.storage.api import Done
 
 MAX_BODY_BYTES: Final = 32 << 20
 BODY_SECONDS: Final = 60.0
@@ -46,10 +50,63 @@ class Call:
         self._intake = intake
         self._body = 0
 
-    @property
-    def path(self) -> Mapping[str, str]:
-        """What the address says at the places of the route's parameters."""
-        return self.request.path_params
+    # -- what the address says ---------------------------------------------------------------------------------------
+
+    def path(self, name: str) -> str:
+        """What the address says at the place of one of the route's parameters."""
+        try:
+            return unquote(self.request.path_params[name], errors="strict")
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"the {name} in the address is not UTF-8") from error
+
+    def text(self, name: str, default: str = "") -> str:
+        """A parameter behind the question mark."""
+        return self.request.query_params.get(name, default)
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        """The same, as a whole number. Raises BadRequest."""
+        text = self.request.query_params.get(name, "")
+        if not text:
+            return default
+        if not (text.isascii() and text.isdecimal() and len(text) <= 19 and least <= int(text) <= most):
+            raise BadRequest(f"{name!r} takes a whole number from {least} to {most}, not {text[:40]!r}")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        """The same, as true or false. Raises BadRequest."""
+        text = self.request.query_params.get(name, "false")
+        if text not in ("true", "false"):
+            raise BadRequest(f"{name!r} takes true or false, not {text[:40]!r}")
+        return text == "true"
+
+    # -- what the visitor may do -------------------------------------------------------------------------------------
+
+    def sees(self, host: str) -> bool:
+        """Whether the visitor may look at what is in a virtual host."""
+        return self.visitor.may(MONITORING) or self.site.access.rights(self.visitor.name, host) is not None
+
+    def broker(self, host: str) -> Broker:
+        """A virtual host to look at. Raises NotFound, AccessRefused."""
+        found = self.site.hosts.find(host)
+        if found is None:
+            raise NotFound(f"no vhost '{host}'")
+        if not self.sees(host):
+            raise AccessRefused(f"access to vhost '{host}' refused for user '{self.visitor.name}'")
+        return found
+
+    def rights(self, host: str) -> Rights:
+        """What the visitor may do in a virtual host. Raises NotFound, AccessRefused."""
+        self.broker(host)
+        rights = self.site.access.rights(self.visitor.name, host)
+        if rights is None:
+            raise AccessRefused(f"user '{self.visitor.name}' has no permissions in vhost '{host}'")
+        return rights
+
+    async def stored(self, broker: Broker) -> None:
+        """Return when everything called so far would survive a crash."""
+        await done(broker.when_safe)
+
+    # -- what the body says ------------------------------------------------------------------------------------------
 
     async def body(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """The whole body. Raises TooLarge, BadRequest when it does not come, Unavailable when too many come at once."""
@@ -67,15 +124,22 @@ class Call:
             raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from error
         return b"".join(parts)
 
-    async def json(self, max_bytes: int = MAX_BODY_BYTES) -> object:
-        """What the body says as JSON; None when it is empty. Raises BadRequest as well."""
-        raw = await self.body(max_bytes)
+    async def json(self) -> dict[str, object]:
+        """The table that the body is, as JSON; empty when there is none. Raises BadRequest as well."""
+        raw = await self.body()
         if not raw.strip():
-            return None
+            return {}
         try:
-            return json.loads(raw, parse_constant=_no_constant)
+            found = json.loads(raw, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise BadRequest("the body must be a JSON object")
+        return found
+
+    async def section(self) -> Section:
+        """The same, to be read key by key."""
+        return Section("the body", await self.json())
 
     def release(self) -> None:
         """The body is not needed any more."""
@@ -87,6 +151,22 @@ class Call:
             raise Unavailable("too many large requests at once; try again later")
         self._intake.used_bytes += size
         self._body += size
+
+
+async def done(start: Callable[[Done], None]) -> None:
+    """Start something that says when it is done, and wait for that. Raises what it is told."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(error: HeadraceError | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
+
+    start(tell)
+    await answer
 
 
 Page = Callable[[Call], Awaitable[Response]]
@@ -101,7 +181,11 @@ class Pages:
         self._intake = Intake()
 
     def route(self, path: str, page: Page, method: str = "GET", tag: str = MANAGEMENT) -> Route:
-        """A page for visitors with this tag. `path` has Starlette's parameters: `/queues/{name}`, `/{rest:path}`."""
+        """A page for visitors with this tag. `path` has Starlette's parameters: `/queues/{name}`.
+
+        Paths are matched as they were sent, so that a name may have any character in its encoded form: `Call.path`
+        decodes it.
+        """
 
         async def endpoint(request: Request) -> Response:
             _check_origin(request)

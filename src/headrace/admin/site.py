@@ -1,20 +1,22 @@
 """What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
 
 import asyncio
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import Final, final
 
+from headrace.admin.sampler import Sampler
 from headrace.clock import Clock
 from headrace.core.access import Access
 from headrace.core.account import Account
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
-from headrace.core.users import ADMINISTRATOR
+from headrace.core.users import ADMINISTRATOR as ADMINISTRATOR
+from headrace.net.connection import Wire
 
-ANYBODY = ""
+ANYBODY: Final = ""
 """No tag at all: every user may."""
-MANAGEMENT = "management"
-MONITORING = "monitoring"
+MANAGEMENT: Final = "management"
+MONITORING: Final = "monitoring"
 
 
 @final
@@ -41,13 +43,30 @@ class Visitor:
 Trouble = Callable[[], str]
 """Why the program cannot serve now, in a sentence; "" when it can."""
 
+Wires = Callable[[], list[Wire]]
+"""All connections that there are now."""
+Ports = Callable[[], Mapping[str, int]]
+"""What is listened for, and where."""
+
 
 @final
 class Site:
     """The broker as the HTTP side sees it."""
 
-    def __init__(self, hosts: Hosts, access: Access, trouble: Trouble, clock: Clock, version: str) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        access: Access,
+        wires: Wires,
+        ports: Ports,
+        trouble: Trouble,
+        clock: Clock,
+        version: str,
+    ) -> None:
         self.hosts = hosts
+        self.wires = wires
+        self.ports = ports
+        self.sampler = Sampler(hosts)
         self.access = access
         self.trouble = trouble
         self.clock = clock

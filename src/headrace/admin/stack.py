@@ -36,6 +36,8 @@ class Stack(Speaker):
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._config.load()
+        self._sampler = site.sampler
+        self._sampler.start()
         self._state = ServerState()
         self._state.default_headers = [(b"server", b"headrace")]
 
@@ -47,6 +49,7 @@ class Stack(Speaker):
         return len(self._state.connections)
 
     async def close(self) -> None:
+        self._sampler.stop()
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()

@@ -115,6 +115,15 @@ class Access:
         else:
             self._hash(name, password, put)
 
+    def put_user_hash(self, name: str, password_hash: str, tags: Iterable[str], done: Done) -> None:
+        """The same by a hash that another broker made: argon2's, or no password is right. Raises Refused."""
+        check_name("user", name)
+        words = check_tags(tags)
+        account = self._accounts.get(name)
+        user = User(name) if account is None else account.user
+        kept = password_hash if password_hash.startswith("$argon2") else ""
+        self._change([_user_change(replace(user, tags=words, password_hash=kept))], done)
+
     def set_password(self, name: str, password: str, done: Done) -> None:
         """Have another password for a user. Raises NotFound, Refused for a password that cannot be."""
         self.put_user(name, password, self.account(name).user.tags, done)

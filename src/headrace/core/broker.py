@@ -28,6 +28,7 @@ from headrace.core.routes import Route
 from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.sessions import Sessions
+from headrace.core.statistics import Statistics
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import quoted
@@ -205,7 +206,12 @@ class Broker:
         until it commits; to roll back is to forget it.
         """
         transaction = Transaction(self._queues, self._line, self._clock.now_us(), confirm)
-        routes = [self._route(publish.message, publish.headers, publish.extra_keys) for publish in publishes]
+        routes = [
+            self._route_topic(publish.message.source.topic)
+            if publish.is_topic
+            else self._route(publish.message, publish.headers, publish.extra_keys)
+            for publish in publishes
+        ]
         try:
             for delivery, outcome in settlements:
                 transaction.settle(delivery, outcome)
@@ -307,6 +313,8 @@ class Broker:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
             members.agree(auto_commit)
+            members.select(consumer.selector)
+            consumer.selector = None  # the readers of a stream have one position, and so one selector
         is_first = not len(members.consumers)
         members.consumers.join(consumer, exclusive)
         consumer.group = members
@@ -417,7 +425,19 @@ class Broker:
 
     def delete_group(self, name: str, group: str) -> None:
         """Forget a group. Raises Refused while it has consumers."""
-        self._queues.find(name).remove_group(self._line.open(), group)
+        queue = self._queues.find(name)
+        members = queue.groups.get(group)
+        turn = self._line.open()
+        queue.remove_group(turn, group)
+        if members is not None:
+            self._queues.pauses.forget(turn, members)
+
+    def pause(self, name: str, group: str, is_paused: bool = True) -> None:
+        """Deliver nothing to a group from now on, over restarts too, or go on. What is with consumers stays there."""
+        members = self._group(name, group)
+        if members.is_paused != is_paused:
+            self._queues.pauses.set(self._line.open(), members, is_paused)
+            self._line.pump_soon(members.queue)
 
     def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
         """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
@@ -441,18 +461,37 @@ class Broker:
             raise Refused(f"group {group!r} of queue {name!r} is a work group: {advice}")
         return members
 
+    @property
+    def statistics(self) -> Statistics:
+        """What was counted since the broker was opened."""
+        return self._line.statistics
+
     # -- what is gone ------------------------------------------------------------------------------------------------
 
     def dead_letters(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
         """Dead letters of a queue, oldest first, without taking them. Raises NotFound, Corrupt."""
         return self._queues.dead_letters.list(name, offset, limit)
 
-    def redrive(self, name: str, limit: int = 10_000) -> int:
+    def dead_letter_queue(self, name: str) -> Queue:
+        """The queue that holds the dead letters of the queue named, or that is named itself. Raises NotFound."""
+        return self._queues.dead_letters.grave_of(name)
+
+    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
         """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
 
-        Those whose queue is gone stay. More than 64 MiB or the limit needs another call. Raises NotFound, Corrupt.
+        Those whose queue is gone stay. More than 64 MiB or the limit needs another call; `start` is the first offset
+        that is looked at. Raises NotFound, Corrupt.
         """
-        return self._queues.dead_letters.redrive(self._line.open(), name, limit, self._clock.now_us())
+        return self._queues.dead_letters.redrive(self._line.open(), name, limit, self._clock.now_us(), start)
+
+    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send what waits in a queue to another queue, as it is, in order and in one commit; returns how many went.
+
+        The same bounds. Raises NotFound, Refused for a stream, Corrupt.
+        """
+        self._usable(name, None)
+        to = self._usable(target, None)
+        return self._queues.dead_letters.transfer(self._line.open(), name, to, limit, self._clock.now_us(), start)
 
     def purge_dead_letters(self, name: str) -> int:
         """Drop the dead letters of a queue; returns how many. Raises NotFound."""
@@ -510,6 +549,10 @@ class Broker:
         turn = self._line.open()
         turn.is_barrier = True
         turn.confirms.append(confirm)
+
+    def after_delivery(self, call: Callable[[], None]) -> None:
+        """Have this called once what is ready now was delivered to whoever has room."""
+        self._line.after_pumps(call)
 
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""

@@ -1,6 +1,7 @@
 """Where messages go that were given up: moved, listed, sent back. The history they carry is in dead_letter.py."""
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.address import dead_letter_origin, dead_letter_queue, is_address
@@ -102,16 +103,41 @@ class DeadLetters:
             return queues[queue.definition.dead_letter_queue]
         return queue
 
-    def redrive(self, turn: Turn, name: str, limit: int, now_us: int) -> int:
+    def redrive(self, turn: Turn, name: str, limit: int, now_us: int, start: int = 0) -> int:
         """Send dead letters back to the queues they died in, in order; those whose queue is gone stay."""
         grave = self.grave_of(name)
-        if not grave.work_groups():
-            grave.group(turn, DEFAULT_GROUP, WORK)
-        size = moved = at = 0
-        while moved < limit and size < REDRIVE_BYTES and (letters := grave.browse(at, min(limit - moved, 256))):
+        return self._each(
+            turn, grave, limit, start, lambda at, letter: self._send_back(turn, grave, at, letter, now_us)
+        )
+
+    def transfer(self, turn: Turn, name: str, target: Queue, limit: int, now_us: int, start: int = 0) -> int:
+        """Send what waits in a queue to another one, in order and as it is; returns how much went."""
+        queue = self._queues.topology.queue(name)
+        if queue.definition.is_stream or target is queue:
+            raise Refused(
+                f"messages cannot be moved from queue {name!r} to queue {target.name!r}: "
+                f"{'a stream keeps what it has' if target is not queue else 'they are there already'}"
+            )
+        if target.refusal is not None:
+            raise target.refusal
+
+        def send(offset: int, message: Message) -> bool:
+            if not _take_out(turn, queue, offset):
+                return False
+            turn.move(target, target.stamped(message, now_us))
+            return True
+
+        return self._each(turn, queue, limit, start, send)
+
+    def _each(self, turn: Turn, queue: Queue, limit: int, start: int, send: Callable[[int, Message], bool]) -> int:
+        """Send messages of a queue off, up to both bounds; returns how many went."""
+        if not queue.work_groups():
+            queue.group(turn, DEFAULT_GROUP, WORK)
+        size = moved = 0
+        while moved < limit and size < REDRIVE_BYTES and (letters := queue.browse(start, min(limit - moved, 256))):
             for offset, letter in letters:
-                at = offset + 1
-                if self._send_back(turn, grave, offset, letter, now_us):
+                start = offset + 1
+                if send(offset, letter):
                     moved += 1
                     size += len(letter.payload)
         return moved
@@ -120,13 +146,17 @@ class DeadLetters:
         properties = self._codecs.decode(letter)
         name, exchange, key = birth_of(properties, letter)
         origin = self._queues.topology.queues.get(name)
-        if origin is None or origin is grave or origin.refusal is not None:
+        if origin is None or origin is grave or origin.refusal is not None or not _take_out(turn, grave, offset):
             return False
-        before = [group.ready for group in grave.work_groups()]
-        for group in grave.work_groups():
-            group.drop(turn, offset)
-        if before == [group.ready for group in grave.work_groups()]:
-            return False  # somebody is looking at it right now
         forget_deaths(properties)
         turn.move(origin, origin.stamped(self._reborn(letter, properties, exchange, key, now_us), now_us))
         return True
+
+
+def _take_out(turn: Turn, queue: Queue, offset: int) -> bool:
+    """Have no group deliver a message any more; False when a consumer has it right now."""
+    groups = queue.work_groups()
+    before = [group.ready for group in groups]
+    for group in groups:
+        group.drop(turn, offset)
+    return before != [group.ready for group in groups]

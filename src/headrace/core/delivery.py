@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import AccessRefused
+from headrace.errors import AccessRefused, Refused
 from headrace.model import Message
+from headrace.selector import Selector
 
 if TYPE_CHECKING:
     from headrace.core.group import Group
@@ -52,7 +53,7 @@ class Credit:
 class Delivery:
     """One message on its way to one consumer."""
 
-    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "offset", "redelivered")
+    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "notes", "offset", "redelivered")
 
     def __init__(
         self, group: "Group", consumer: "Consumer", offset: int, message: Message, attempts: int, redelivered: bool
@@ -66,6 +67,8 @@ class Delivery:
         self.redelivered = redelivered
         self.due_us = 0
         """Until when it must be settled; 0 for no end."""
+        self.notes: dict[str, object] | None = None
+        """What consumers noted on the message when they gave it back; whoever gets it next sees it. In memory only."""
 
 
 Deliver = Callable[[list[Delivery]], None]
@@ -91,6 +94,7 @@ class Consumer:
         "name",
         "owner",
         "priority",
+        "selector",
         "shared",
         "turns",
     )
@@ -126,6 +130,8 @@ class Consumer:
         self.held: set[int] = set()
         """The offsets it holds unsettled."""
         self.lease_us = 0
+        self.selector: Selector | None = None
+        """Which messages it wants; the others are for others. Set before it joins."""
 
     @property
     def room(self) -> int:
@@ -168,7 +174,7 @@ class Turns:
     active one holds nothing; until then neither gets more.
     """
 
-    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive")
+    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive", "selective")
 
     def __init__(self, single: bool) -> None:
         self._consumers: list[Consumer] = []
@@ -178,6 +184,8 @@ class Turns:
         self._priorities: list[int] = []
         self._single = single
         self.exclusive = False
+        self.selective: list[Consumer] = []
+        """Those that want only some messages: they have no turns, see selection.py."""
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -186,14 +194,22 @@ class Turns:
         return iter(list(self._consumers))
 
     def join(self, consumer: Consumer, exclusive: bool = False) -> None:
-        """Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot."""
+        """Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot.
+
+        Raises Refused for a selector where only one consumer at a time is active.
+        """
         if self._consumers and (exclusive or self.exclusive):
             raise AccessRefused(f"consumer {consumer.name!r} cannot have the queue: it is in exclusive use")
+        if consumer.selector is not None and self._single:
+            raise Refused("a selector is not for queues with a single active consumer: that one gets all messages")
         self.exclusive = exclusive
         self._insert(consumer)
         consumer.turns = self
         if consumer.shared is not None:
             consumer.shared.sharers[consumer] = None
+        if consumer.selector is not None:
+            self.selective.append(consumer)
+            return
         if consumer.priority not in self._rings:
             self._rings[consumer.priority] = deque()
             self._priorities = sorted(self._rings, reverse=True)
@@ -210,7 +226,9 @@ class Turns:
         if consumer.in_turn:
             consumer.in_turn = False
             self._rings[consumer.priority].remove(consumer)
-        if all([other.priority != consumer.priority for other in self._consumers]):
+        if consumer.selector is not None:
+            self.selective.remove(consumer)
+        elif all([other.priority != consumer.priority or other.selector for other in self._consumers]):
             del self._rings[consumer.priority]
             self._priorities.remove(consumer.priority)
         if not self._consumers:
@@ -218,7 +236,7 @@ class Turns:
 
     def wake(self, consumer: Consumer) -> None:
         """This member may have room again."""
-        if not consumer.in_turn:
+        if not consumer.in_turn and consumer.selector is None:
             consumer.in_turn = True
             self._rings[consumer.priority].append(consumer)
 

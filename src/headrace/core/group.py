@@ -70,6 +70,22 @@ class Group(ABC):
         self.consumers = Turns(single_active)
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
         self.max_pending = MAX_PENDING
+        self.is_paused = False
+        """Whether nothing is delivered for now, whoever has room."""
+        self.delivered = 0
+        self.redelivered = 0
+        self._done_before = self._done
+        self._given_up = 0
+        """Messages that the group was done with without an acknowledgement."""
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages were acknowledged since the broker was opened; what a stream goes back over is not."""
+        return max(0, self._done - self._done_before - self._given_up)
+
+    @property
+    def _done(self) -> int:
+        return self.state.committed + self.state.settled.size
 
     @property
     @abstractmethod
@@ -113,6 +129,8 @@ class Group(ABC):
 
     def pump(self, turn: Turn, now_us: int) -> None:
         """Deliver what is ready to whoever has room."""
+        if self.is_paused:
+            return
         for _ in range(_ROUNDS):
             room = self.consumers.room(min(self.max_pending - self.unsettled, _DEALT_AT_ONCE))
             if room <= 0:
@@ -149,6 +167,14 @@ class Group(ABC):
             if consumer.auto_ack:
                 self._finish(turn, hand, now_us)
             consumer.deliver(hand)
+
+    def _count(self, delivered: int, redelivered: int) -> None:
+        """So many are on their way to a consumer."""
+        self.delivered += delivered
+        self.redelivered += redelivered
+        statistics = self.queue.statistics
+        statistics.delivered += delivered
+        statistics.redelivered += redelivered
 
     @abstractmethod
     def _has_more(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
 from headrace.core.flow import Flow
+from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused
 from headrace.model import Message
@@ -41,6 +42,7 @@ class Line:
         self._clock = clock
         self._schedule = schedule
         self.flow = flow
+        self.statistics = Statistics()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
@@ -52,7 +54,10 @@ class Line:
         self._sizes: dict[Queue, int] = {}
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
+        self._sent_us = 0
+        """When the turn that is being stored was sent to storage; 0 when it did not have to be."""
         self._pumps: dict[Queue, None] = {}
+        self._after_pumps: list[Callable[[], None]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
@@ -77,6 +82,11 @@ class Line:
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
         self._pumps[queue] = None
+        self.open()
+
+    def after_pumps(self, call: Callable[[], None]) -> None:
+        """Have this called in this turn, after all queues that are due delivered."""
+        self._after_pumps.append(call)
         self.open()
 
     def seal(self) -> None:
@@ -179,6 +189,10 @@ class Line:
         for queue in pumps:
             if not queue.deleted:
                 queue.pump(self.turn, now_us)
+        if self._after_pumps:
+            calls, self._after_pumps = self._after_pumps, []
+            for call in calls:
+                call()
         self._store_memory(self.turn)
         if self._in_flight is not None or now_us < self.retry_at_us:
             return
@@ -205,9 +219,11 @@ class Line:
                 if queue.durable:
                     commit.append(queue.log.name, messages)
         self._in_flight = turn
+        self._sent_us = 0
         if commit.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return
+        self._sent_us = self._clock.monotonic_us()
         try:
             self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
         except HeadraceError as error:
@@ -217,6 +233,8 @@ class Line:
         self._in_flight = None
         self.waiting_bytes -= turn.size_bytes
         if error is None:
+            if self._sent_us:
+                self.statistics.commits.add(self._clock.monotonic_us() - self._sent_us)
             self._stored(turn)
         elif turn.done is not None:
             self._abandon(turn, error)
@@ -245,6 +263,7 @@ class Line:
 
     def _appended(self, queue: "Queue", messages: list[Message]) -> None:
         if not queue.deleted:
+            self.statistics.stored += len(messages)
             queue.appended(self.turn, messages, self._clock.now_us())
             self.pump_soon(queue)
 

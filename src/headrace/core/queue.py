@@ -24,6 +24,7 @@ from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
+BROWSE_BYTES: Final = 16 << 20
 _EXPIRED_AT_ONCE: Final = 1000
 """How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
@@ -45,6 +46,7 @@ class Queue:
         """Whether publishers hear of a message only when it would survive a power loss."""
         self.owner: object = None
         """The connection that has the queue for itself."""
+        self.statistics = around.statistics
         self.groups: dict[str, Group] = {}
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
@@ -102,10 +104,12 @@ class Queue:
 
     def admits(self, message: Message) -> bool:
         """Whether the queue's filter expression lets the message in; one with unreadable properties stays out."""
-        if self.selector is None:
-            return True
+        return self.selector is None or self.fits(self.selector, message)
+
+    def fits(self, selector: Selector, message: Message) -> bool:
+        """Whether a filter expression is true for the message; for one with unreadable properties it is not."""
         try:
-            return self.selector.matches(MessageRow(message, self._codecs))
+            return selector.matches(MessageRow(message, self._codecs))
         except Refused:
             return False
 
@@ -184,17 +188,26 @@ class Queue:
         """One message. Raises Corrupt when it cannot be read."""
         return self.log.read(offset, 1)[0]
 
-    def browse(self, offset: int, limit: int) -> list[tuple[int, Message]]:
-        """Messages from `offset` on that some group is not done with, without taking them. Raises Corrupt."""
+    def browse(self, offset: int, limit: int, max_bytes: int = BROWSE_BYTES) -> list[tuple[int, Message]]:
+        """Messages from `offset` on that some group is not done with, without taking them. Raises Corrupt.
+
+        At least one if there is one, then as many as both bounds allow.
+        """
         states = [group.state for group in self.work_groups()]
         at = max(offset, self.first_offset)
         found: list[tuple[int, Message]] = []
-        while len(found) < limit and (messages := self.log.read(at, 256)):
-            for place, message in enumerate(messages, at):
-                if not states or any([place >= s.committed and place not in s.settled for s in states]):
-                    found.append((place, message))
-            at += len(messages)
-        return found[:limit]
+        while len(found) < limit and max_bytes > 0:
+            if states:  # step over what all are done with
+                at = min([state.settled.next_absent(max(at, state.committed)) for state in states])
+            messages = self.log.read(at, min(limit - len(found), 256), max_bytes)
+            if not messages:
+                break
+            for message in messages:
+                if not states or any([at >= s.committed and at not in s.settled for s in states]):
+                    found.append((at, message))
+                    max_bytes -= len(message.payload) + len(message.properties)
+                at += 1
+        return found
 
     def key_of(self, message: Message) -> str:
         """The routing key that group filters are held against."""
@@ -306,7 +319,10 @@ class Queue:
         self, turn: Turn, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int
     ) -> None:
         """Send a message that was given up to where this queue's dead letters go, in the same commit."""
-        if self.definition.has_dead_letters and not turn.is_rehearsal:
+        if turn.is_rehearsal:
+            return
+        self.statistics.died(reason)
+        if self.definition.has_dead_letters:
             death = Death(self.name, reason, group, attempts, offset, now_us)
             self._around.dead_letter(turn, self, message, death)
 

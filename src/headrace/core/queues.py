@@ -12,6 +12,7 @@ from headrace.core.dead_letters import DeadLetters
 from headrace.core.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
 from headrace.core.history import HISTORY_PREFIX
 from headrace.core.line import Line
+from headrace.core.pauses import Pauses
 from headrace.core.properties import Codecs
 from headrace.core.queue import Queue
 from headrace.core.surroundings import Surroundings
@@ -41,10 +42,12 @@ class Queues(Surroundings):
         self._engine = engine
         self._clock = clock
         self._line = line
+        self.statistics = line.statistics
         self.topology = topology
         self._host = topology.host
         self._codecs = codecs
         self.timers = Timers()
+        self.pauses = Pauses(engine)
         self.dead_letters = DeadLetters(self, codecs)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
@@ -117,6 +120,7 @@ class Queues(Surroundings):
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
         if queue.refusal is not None:
             _log.error("the queue %r is refused: %s", queue.name, queue.refusal)
+        self.pauses.restore(queue)
         return queue
 
     def landing(self, topic: str) -> Queue:
@@ -165,6 +169,8 @@ class Queues(Surroundings):
         else:
             self.topology.remove(turn, queue)
         turn.commit_for(queue).drop(queue.log.name)
+        for group in queue.groups.values():
+            self.pauses.forget(turn, group)
         if queue.durable:
             self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
             turn.durable.delete(QUEUES, queue.log.name.encode())

@@ -9,6 +9,7 @@ from headrace.core.group import ACK, FILTERED_AT_ONCE, REJECT, Found, Group, Pen
 from headrace.core.turn import Turn
 from headrace.errors import Refused
 from headrace.model import Message
+from headrace.selector import Selector
 from headrace.storage.group_state import WORK, GroupState
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class StreamGroup(Group):
     def __init__(self, queue: "Queue", state: GroupState, auto_commit: bool = True) -> None:
         super().__init__(queue, state)
         self.auto_commit = auto_commit
+        self._selector: Selector | None = None
         state.cursor = max(state.committed, queue.first_offset)  # what was read and not committed is read again
         self._held: dict[int, Consumer] = {}
         self._lowest_held: list[int] = []
@@ -79,6 +81,16 @@ class StreamGroup(Group):
             )
         self.auto_commit = auto_commit
 
+    def select(self, selector: Selector | None) -> None:
+        """A reader comes that wants only some messages, or all. Raises Refused if others want otherwise."""
+        text, current = ["" if one is None else one.text for one in (selector, self._selector)]
+        if text != current and len(self.consumers):
+            raise Refused(
+                f"group {self.name!r} of queue {self.queue.name!r} reads with the selector {current!r}: its readers "
+                f"share one position, so all of them must agree"
+            )
+        self._selector = selector
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def pump(self, turn: Turn, now_us: int) -> None:
@@ -100,7 +112,8 @@ class StreamGroup(Group):
         state = self.state
         start = state.cursor = max(state.cursor, first)
         left = room - len(found)
-        most = left if self.filter is None else max(left, FILTERED_AT_ONCE)
+        is_filtered = self.filter is not None or self._selector is not None
+        most = max(left, FILTERED_AT_ONCE) if is_filtered else left
         for message in self.queue.log.read(start, most) if left else []:
             offset = state.cursor
             state.cursor += 1
@@ -115,10 +128,14 @@ class StreamGroup(Group):
     def _admits(self, message: Message, now_us: int) -> bool:
         if message.expires_us and message.expires_us <= now_us:
             return False
-        return self.filter is None or self.filter.matches(self.queue.key_of(message))
+        if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
+            return False
+        return self._selector is None or self.queue.fits(self._selector, message)
 
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         deliveries: list[Delivery] = []
+        given = self._given
+        self._count(len(share), sum([offset < given for offset, _ in share]) if share[0][0] < given else 0)
         for offset, message in share:
             deliveries.append(Delivery(self, consumer, offset, message, 1, offset < self._given))
             self._given = max(self._given, offset + 1)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from headrace.core.dead_letter import Death
+from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.model import Message
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 class Surroundings(ABC):
     """The rest of the broker, as a queue sees it."""
+
+    statistics: Statistics
 
     @abstractmethod
     def dead_letter(self, turn: Turn, queue: "Queue", message: Message, death: Death) -> None:

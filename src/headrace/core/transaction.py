@@ -27,7 +27,7 @@ _FOR_EVER_US: Final = 1 << 60
 class Publish:
     """A message to publish, with what routing needs to know of it."""
 
-    __slots__ = ("extra_keys", "headers", "message")
+    __slots__ = ("extra_keys", "headers", "is_topic", "message")
 
     def __init__(
         self, message: Message, headers: Mapping[str, object] | None = None, extra_keys: Sequence[str] = ()
@@ -35,6 +35,8 @@ class Publish:
         self.message = message
         self.headers = headers
         self.extra_keys = extra_keys
+        self.is_topic = False
+        """Whether it goes where `Broker.publish_topic` sends it."""
 
 
 @final

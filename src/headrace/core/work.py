@@ -8,6 +8,7 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, FILTERED_AT_ONCE, NACK, REJECT, RELEASE, Found, Group, PendingEntry
 from headrace.core.leases import Leases
 from headrace.core.retry import DEAD, next_attempt_us
+from headrace.core.selection import Selection
 from headrace.core.turn import Turn
 from headrace.core.waiting import NONE, Waiting
 from headrace.errors import AccessRefused, Refused
@@ -34,6 +35,11 @@ class WorkGroup(Group):
         self._leases = Leases()
         self._waiting = Waiting(self._levels)
         """What came back and, where priorities count, everything that was not delivered yet."""
+        self._selection = Selection(self)
+        self._picked: dict[int, int] = {}
+        """How many places in line of a message count no more, as a consumer with a selector took it out of line."""
+        self._notes: dict[int, dict[str, object]] = {}
+        """What consumers noted on messages that they gave back."""
         self._restore()
 
     @property
@@ -57,6 +63,38 @@ class WorkGroup(Group):
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
+    def pump(self, turn: Turn, now_us: int) -> None:
+        if self.consumers.selective:
+            self._selection.pump(turn, now_us)
+        super().pump(turn, now_us)
+
+    def is_free(self, offset: int) -> bool:
+        """Whether this message waits for a consumer, or for the end of a delay."""
+        return self._is_waiting(offset)
+
+    def due_us(self, offset: int) -> int:
+        """Until when a message that came back must wait; 0 for not at all."""
+        entry = self.state.pending.get(offset)
+        return entry.due_us if entry is not None and not entry.consumer else 0
+
+    def admit(self, turn: Turn, offset: int, message: Message, now_us: int) -> bool:
+        """Whether a message that is not due later may be delivered; if not, it is dealt with."""
+        if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
+            self._skip(turn, [(offset, message)])
+            return False
+        return self._admit(turn, offset, message, now_us)
+
+    def give(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
+        """Deliver these to a consumer that picked them, in order of offset."""
+        for offset, _ in found:
+            if offset < self.state.cursor or offset in self.state.pending:
+                self._picked[offset] = self._picked.get(offset, 0) + 1
+        consumer.take([offset for offset, _ in found])
+        hand = self._claim(turn, consumer, found, now_us)
+        if consumer.auto_ack:
+            self._finish(turn, hand, now_us)
+        consumer.deliver(hand)
+
     def take(self, turn: Turn, consumer: Consumer, now_us: int) -> Delivery | None:
         """One message for a consumer that asks for one, whatever its credit.
 
@@ -64,6 +102,8 @@ class WorkGroup(Group):
         """
         if self.consumers.exclusive and consumer.turns is not self.consumers:
             raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")
+        if self.is_paused:
+            return None
         while True:
             found = self._find(turn, 1, now_us)
             if found:
@@ -96,12 +136,23 @@ class WorkGroup(Group):
         while len(found) < room and looks > 0 and (run := self._waiting.pop_run(room - len(found))):
             looks -= len(run)
             start = max(run.start, self.state.committed)
+            if self._picked:
+                for offset in range(run.start, min(start, run.stop)):
+                    self._was_picked(offset)
             if start >= run.stop:
                 continue
             for offset, message in enumerate(self.queue.log.read(start, run.stop - start), start):
-                if offset not in self.state.settled and self._admit(turn, offset, message, now_us):
+                is_open = offset not in self.state.settled and not (self._picked and self._was_picked(offset))
+                if is_open and self._admit(turn, offset, message, now_us):
                     found.append((offset, message))
         return found
+
+    def _was_picked(self, offset: int) -> bool:
+        """Whether this place in line is that of a message which a consumer with a selector took out of line."""
+        count = self._picked.pop(offset, 0)
+        if count > 1:
+            self._picked[offset] = count - 1
+        return count > 0
 
     def _fresh(self, turn: Turn, room: int, now_us: int) -> list[Found]:
         """What was never delivered, from the cursor on."""
@@ -117,6 +168,8 @@ class WorkGroup(Group):
             state.cursor += 1
             if state.settled and offset in state.settled:
                 continue
+            if offset < self._selection.passed and (offset in self._leases or offset in state.pending):
+                continue  # picked by a consumer with a selector, and perhaps given back since
             if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
                 skipped.append((offset, message))
             elif self._admit(turn, offset, message, now_us):
@@ -130,6 +183,7 @@ class WorkGroup(Group):
     def _skip(self, turn: Turn, skipped: list[Found]) -> None:
         """Be done with what the filter does not let through: a step for each run, not for each message."""
         commit = turn.commit_for(self.queue)
+        self._given_up += len(skipped)
         for offset, message in skipped:
             self.queue.settled(message, self)
             commit.ack(self.queue.log.name, self.name, offset, offset + 1)
@@ -145,7 +199,8 @@ class WorkGroup(Group):
     def _index(self, start: int, stop: int) -> None:
         while start < stop:
             for message in self.queue.log.read(start, min(stop - start, _INDEXED_AT_ONCE)):
-                if start not in self.state.settled and not self._is_delayed(start):
+                is_picked = start < self._selection.passed and (start in self._leases or start in self.state.pending)
+                if start not in self.state.settled and not self._is_delayed(start) and not is_picked:
                     self._waiting.add(start, self._level(message))
                 start += 1
 
@@ -173,12 +228,18 @@ class WorkGroup(Group):
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         pending = self.state.pending
         deliveries: list[Delivery] = []
+        again = 0
         for offset, message in share:
             entry = pending.get(offset) if pending else None
             if entry is None:
                 deliveries.append(Delivery(self, consumer, offset, message, 1, False))
             else:
+                again += 1
                 deliveries.append(Delivery(self, consumer, offset, message, entry.attempts + 1, True))
+        self._count(len(share), again)
+        if self._notes:
+            for delivery in deliveries:
+                delivery.notes = self._notes.get(delivery.offset)
         self.queue.note_claims(deliveries, now_us)
         if consumer.auto_ack:
             return deliveries
@@ -225,9 +286,15 @@ class WorkGroup(Group):
         elif outcome == REJECT:
             self._bury(turn, offset, lease.message, lease.attempts, REJECTED, now_us)
         elif outcome == NACK:
+            self._note(lease)
             self._retry(turn, lease, True, now_us)
         else:
+            self._note(lease)
             self._wait_again(turn, lease, lease.attempts - 1, now_us, now_us)
+
+    def _note(self, lease: Delivery) -> None:
+        if lease.notes:
+            self._notes[lease.offset] = lease.notes
 
     def renew(self, consumer: Consumer, offset: int, due_us: int) -> None:
         """Give a consumer until `due_us`. Raises Refused when it does not hold that offset."""
@@ -241,6 +308,7 @@ class WorkGroup(Group):
         to.take([offset])
         to.allowance += 1  # it is passed on, not delivered
         passed = Delivery(self, to, offset, held.message, held.attempts, held.redelivered)
+        passed.notes = held.notes
         self._leases.give([passed], due_us)
         self.queue.wake_at(due_us)
         return passed
@@ -256,6 +324,7 @@ class WorkGroup(Group):
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         self.consumers.leave(consumer)
+        self._selection.forget(consumer)
         for offset in sorted(consumer.held):
             consumer.release(offset)
             self._retry(turn, self._leases.end(offset), False, now_us)
@@ -285,6 +354,7 @@ class WorkGroup(Group):
         """The queue gave this message up: settle it as dead unless a consumer has it. It is then not ready any more."""
         if self._is_waiting(offset):
             turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+            self._given_up += 1
             self._forget(turn, offset)
 
     def purge(self, turn: Turn) -> None:
@@ -295,10 +365,12 @@ class WorkGroup(Group):
         at = self.state.committed
         for start, stop in sorted([*self.state.settled, *held, (log.next_offset, log.next_offset)]):
             if at < start:
+                self._given_up += start - at
                 commit.bury(log.name, self.name, at, start)
                 self.state.settle(at, start)
             at = max(at, stop)
         self._waiting.clear()
+        self._picked.clear()
         self.state.pending.clear()
         self.state.cursor = log.next_offset
         turn.touched.add(self.queue)
@@ -307,6 +379,8 @@ class WorkGroup(Group):
         """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
         state = self.state
         fresh = min(state.settled.next_absent(max(state.cursor, state.committed)), self.queue.log.next_offset)
+        while fresh < self._selection.passed and fresh in self._leases:
+            fresh = min(state.settled.next_absent(fresh + 1), self.queue.log.next_offset)
         low = self._waiting.lowest(self._is_waiting)
         return fresh if low == NONE else min(low, fresh)
 
@@ -317,8 +391,10 @@ class WorkGroup(Group):
             self._leases.end(delivery.offset)
             delivery.consumer.release(delivery.offset)
         commit = turn.commit_for(self.queue)
+        done = self._done
         commit.commit_offset(self.queue.log.name, self.name, first)
         self.state.apply(commit.steps[-1])
+        self._given_up += self._done - done
 
     def _is_waiting(self, offset: int) -> bool:
         state = self.state
@@ -335,6 +411,7 @@ class WorkGroup(Group):
         offset, level = lease.offset, self._level(lease.message)
         turn.commit_for(self.queue).requeue(self.queue.log.name, self.name, offset, offset + 1, due_us)
         self.state.pending[offset] = Pending(attempts, due_us, "")
+        self._selection.returned(offset, lease.message)
         if due_us <= now_us:
             self._waiting.add(offset, level)
         else:
@@ -343,6 +420,7 @@ class WorkGroup(Group):
 
     def _bury(self, turn: Turn, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
         turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+        self._given_up += 1
         self._forget(turn, offset)
         self.queue.settled(message, self)
         self.queue.note_end(turn, self, offset, attempts, reason, now_us)
@@ -356,6 +434,8 @@ class WorkGroup(Group):
     def _forget(self, turn: Turn, offset: int) -> None:
         if self.state.pending:
             self.state.pending.pop(offset, None)
+        if self._notes:
+            self._notes.pop(offset, None)
         self.state.settle(offset, offset + 1)
         turn.touched.add(self.queue)
 
@@ -367,6 +447,7 @@ class WorkGroup(Group):
         log = self.queue.log
         if state.committed < log.first_offset:
             state.apply(Transition(COMMITTED, log.name, self.name, log.first_offset))
+            self._done_before = self._done
         state.cursor = min(max(state.cursor, state.committed), log.next_offset)
         passed: list[int] = []
         for start, stop in self._passed():

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from headrace.net.facts import ConnectionFacts
+
 _log: Final = logging.getLogger("headrace.net")
 
 OUTPUT_HIGH_BYTES: Final = 1 << 20
@@ -61,6 +63,10 @@ class Handler(ABC):
     def lost(self) -> None:
         """The connection is gone, whoever ended it."""
 
+    def facts(self) -> ConnectionFacts | None:
+        """Who this is; None as long as nobody logged in."""
+        return None
+
 
 class Envelope(ABC):
     """What is put around output where a connection carries another within it."""
@@ -96,6 +102,11 @@ class Wire(asyncio.Protocol):
         self._has_sent = False
         self._has_received = False
         self._silent_beats = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.opened_at = self._loop.time()
+        """When it was opened, in the event loop's time."""
+        self.local = ""
         self.is_established = False
         """Whether the handshake is done: nobody is trusted with much before."""
         self.peer = ""
@@ -160,12 +171,21 @@ class Wire(asyncio.Protocol):
             self.pause_reading(BY_RATE)
             self._loop.call_later(seconds, self.resume_reading, BY_RATE)
 
-    def keep_alive(self, interval_seconds: float) -> None:
-        """The handshake is done. Beat when nothing is sent, and end a peer silent for two intervals; 0 for neither."""
+    def hand_over(self, handler: Handler) -> None:
+        """Have another handler take over; it is told nothing, that is the present one's to do."""
+        self._handler = handler
+
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
+        """The handshake is done. Beat when nothing is sent for half an interval, 0 for never.
+
+        A peer that is silent for two intervals, or for the silence that is given, is ended.
+        """
         self.is_established = True
         self._stop_timer()
         if interval_seconds:
-            self._timer = self._loop.call_later(interval_seconds / 2, self._on_beat, interval_seconds / 2)
+            half = interval_seconds / 2
+            beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
+            self._timer = self._loop.call_later(half, self._on_beat, half, beats)
 
     def watch(self, limit_seconds: float) -> None:
         """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
@@ -202,6 +222,20 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def name(self) -> str:
+        """Both ends, as people tell connections apart."""
+        return f"{self.peer} -> {self.local}"
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it is not read from for now."""
+        return bool(self._not_reading)
+
+    def facts(self) -> ConnectionFacts | None:
+        """Who this is; None as long as nobody logged in."""
+        return self._handler.facts()
+
     def stop(self) -> None:
         """The server stops."""
         self._guarded(self._handler.stop)
@@ -216,6 +250,8 @@ class Wire(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         host = address[0] if isinstance(address, tuple) else ""
         self.peer = f"{host}:{address[1]}" if host else "local"
+        here = transport.get_extra_info("sockname")
+        self.local = f"{here[0]}:{here[1]}" if isinstance(here, tuple) else "local"
         self.address = host or "local"
         self.is_loopback = not host or is_loopback(host)
         self.is_tls = transport.get_extra_info("ssl_object") is not None
@@ -228,6 +264,7 @@ class Wire(asyncio.Protocol):
         if self._is_closing:
             return
         self._has_received = True
+        self.received_bytes += len(data)
         try:
             self._handler.feed(data)
         except Exception:
@@ -268,6 +305,7 @@ class Wire(asyncio.Protocol):
         if not self._out:
             return
         out, self._out = self._out, []
+        self.sent_bytes += self._out_bytes
         self._out_bytes = 0
         self._has_sent = True
         data = out[0] if len(out) == 1 else b"".join(out)
@@ -285,17 +323,17 @@ class Wire(asyncio.Protocol):
         self._is_held = is_held
         self._guarded(lambda: self._handler.hold_output(is_held))
 
-    def _on_beat(self, half_seconds: float) -> None:
+    def _on_beat(self, half_seconds: float, most_beats: int) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
-        if self._silent_beats >= 4:
-            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, 2 * half_seconds * 2)
+        if self._silent_beats >= most_beats:
+            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, most_beats * half_seconds)
             self.abort()
             return
         if not self._has_sent:
             self._guarded(self._handler.beat)
         self._has_sent = False
-        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds)
+        self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1

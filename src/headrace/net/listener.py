@@ -47,6 +47,11 @@ class Listener:
             for wire in list(self._wires):
                 wire.abort()
 
+    @property
+    def wires(self) -> list[Wire]:
+        """The connections that there are now."""
+        return list(self._wires)
+
     def _accept(self) -> Wire:
         wire = Wire(self._make_handler(), self._ended)
         self._wires.add(wire)

@@ -42,6 +42,7 @@ TOPIC_PERMISSIONS: Final = "topic_permissions"
 RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
+PAUSES: Final = "pauses"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512

@@ -6,6 +6,7 @@ from typing import Any, Final, final
 from pamqp import base, commands
 
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
+from headrace.net.facts import ChannelFacts
 from headrace.protocols.amqp091.declaring import Declarations
 from headrace.protocols.amqp091.events import Publish
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
@@ -45,6 +46,17 @@ class Channel:
         """The channel is over: consumers, transactions and what was not settled go with it."""
         self.publisher.is_closed = True
         self.subscriptions.close()
+
+    def facts(self) -> ChannelFacts:
+        """What goes on here, for those who look after the broker."""
+        return ChannelFacts(
+            self.number,
+            self.subscriptions.prefetch,
+            self.subscriptions.unsettled,
+            is_confirming=self.publisher.is_confirming,
+            is_transactional=self.publisher.staged is not None,
+            consumers=self.subscriptions.consumers,
+        )
 
     def _reply(self, kind: type[base.Frame], **fields: object) -> None:
         self._link.send(self.number, kind, fields)

@@ -7,6 +7,7 @@ from pamqp import base, commands
 from headrace.clock import Clock
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
 from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.facts import ConnectionFacts
 from headrace.protocols.amqp091.channel import Channel
 from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder
 from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, TooLarge
@@ -90,6 +91,22 @@ class Connection(Handler):
             link.account.on_removed.remove(self._on_removed)
             link.account.disconnect()
             link.broker.release_owner(self)
+
+    def facts(self) -> ConnectionFacts | None:
+        link, handshake = self._link, self._handshake
+        if link is None or handshake is None:
+            return None
+        return ConnectionFacts(
+            protocol="AMQP 0-9-1",
+            user=link.account.name,
+            host=link.host.name,
+            client_id=link.client_id,
+            heartbeat_seconds=handshake.heartbeat,
+            frame_max=link.frame_max,
+            channel_max=handshake.channel_max,
+            client_properties=handshake.client_properties,
+            channels=[channel.facts() for channel in self._channels.values()],
+        )
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 

@@ -73,7 +73,8 @@ class Handshake:
         self._account: Account | None = None
         self._client_id = ""
         self._frame_max = FRAME_MAX_SIZE
-        self._heartbeat = 0
+        self.heartbeat = 0
+        self.client_properties: Mapping[str, object] = {}
         self.capabilities: Mapping[str, object] = {}
         self.channel_max = CHANNEL_MAX
 
@@ -112,6 +113,7 @@ class Handshake:
 
     def _log_in(self, method: commands.Connection.StartOk) -> None:
         given: Mapping[str, object] = method.client_properties
+        self.client_properties = given
         capabilities = given.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         name = given.get("connection_name")
@@ -143,7 +145,7 @@ class Handshake:
             raise ProtocolError(NOT_ALLOWED, f"negotiated channel_max = {method.channel_max} is above {CHANNEL_MAX}")
         self._frame_max = frame_max
         self.channel_max = method.channel_max or CHANNEL_MAX
-        self._heartbeat = method.heartbeat
+        self.heartbeat = method.heartbeat
         self._expected = commands.Connection.Open
 
     def _open(self, name: str) -> Link:
@@ -163,7 +165,7 @@ class Handshake:
         link.capabilities = self.capabilities
         link.frame_max = self._frame_max
         self._send(commands.Connection.OpenOk)
-        self._wire.keep_alive(self._heartbeat)
+        self._wire.keep_alive(self.heartbeat)
         return link
 
     def _send(self, kind: type[base.Frame], **fields: object) -> None:

@@ -7,7 +7,7 @@ from pamqp import commands
 
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
-from headrace.core.delivery import Consumer, Credit, Delivery
+from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
@@ -40,6 +40,22 @@ class Subscriptions:
         self._is_flowing = True
         self.staged: list[tuple[int, Delivery, int]] | None = None
         """What a transaction has settled so far: tag, delivery, outcome. None outside transactions."""
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those that were not cancelled."""
+        return [found.consumer for found in self._by_tag.values() if found.consumer is not None]
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._tags.unsettled)
+
+    @property
+    def prefetch(self) -> int:
+        """The limit of the whole channel, or else of consumers to come; 0 for none."""
+        if self._shared is not None and self._shared.limit != UNLIMITED:
+            return self._shared.limit
+        return self._prefetch
 
     # -- prefetch and flow -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,162 @@
+"""The OpenAPI document of the API, made from its operations. The schemas of what is answered are here too."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, Operation, Schema, table
+
+_MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
+_MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"]}
+_NUMBERS: Final[Schema] = {"type": "object", "additionalProperties": {"type": "number"}}
+_SERIES: Final[Schema] = {
+    "type": "object",
+    "additionalProperties": {"type": "array", "items": {"type": "number"}},
+    "description": "Samples, two seconds apart, the oldest first.",
+}
+
+_QUEUE: Final[dict[str, Schema]] = {
+    "vhost": TEXT,
+    "name": TEXT,
+    "type": {"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
+    "durable": FLAG,
+    "exclusive": FLAG,
+    "auto_delete": FLAG,
+    "arguments": TABLE,
+    "state": {"type": "string", "enum": ["running", "damaged"]},
+    "groups": COUNT,
+    "consumers": COUNT,
+    "first_offset": COUNT,
+    "next_offset": COUNT,
+    "bytes": COUNT,
+    "counters": _NUMBERS,
+    "rates": _NUMBERS,
+    "is_dead_letter_queue": FLAG,
+}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Problem": table(("error", "reason"), error=TEXT, reason=TEXT),
+    "Queue": table(tuple(_QUEUE), **_QUEUE),
+    "QueueDetails": table(
+        (*_QUEUE, "definition", "oldest_age_ms", "history"),
+        **_QUEUE,
+        reason=TEXT,
+        definition=TABLE,
+        oldest_age_ms=_MAYBE_COUNT,
+        bindings=COUNT,
+        history=_SERIES,
+    ),
+    "Group": table(
+        ("queue", "name", "mode", "is_paused", "cursor", "committed", "lag", "ready", "pending", "consumers"),
+        queue=TEXT,
+        name=TEXT,
+        mode={"type": "string", "enum": ["work", "stream"]},
+        filter=TEXT,
+        is_paused=FLAG,
+        cursor=COUNT,
+        committed=COUNT,
+        lag=COUNT,
+        ready=COUNT,
+        pending=COUNT,
+        consumers=COUNT,
+        delivered=COUNT,
+        redelivered=COUNT,
+        acknowledged=COUNT,
+    ),
+    "Pending": table(
+        ("offset", "consumer", "attempts", "due"), offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT
+    ),
+    "Message": table(
+        ("offset", "topic", "exchange", "payload", "payload_encoding", "payload_bytes", "properties"),
+        offset=COUNT,
+        timestamp=_MAYBE_TEXT,
+        exchange=TEXT,
+        topic=TEXT,
+        client_id=TEXT,
+        protocol=TEXT,
+        expires_at=_MAYBE_TEXT,
+        not_before=_MAYBE_TEXT,
+        properties=TABLE,
+        payload=TEXT,
+        payload_encoding={"type": "string", "enum": ["text", "base64"]},
+        payload_bytes=COUNT,
+        is_cut=FLAG,
+    ),
+    "DeadLetterQueue": table(("queue", "messages"), vhost=TEXT, queue=TEXT, origin=TEXT, messages=COUNT),
+    "Connection": table(
+        ("name", "protocol", "user", "vhost", "state"),
+        name=TEXT,
+        protocol=TEXT,
+        user=TEXT,
+        vhost=TEXT,
+        client_id=TEXT,
+        state=TEXT,
+        is_tls=FLAG,
+        connected_at=_MAYBE_TEXT,
+        channels=COUNT,
+        consumers=COUNT,
+        received_bytes=COUNT,
+        sent_bytes=COUNT,
+        client_properties=TABLE,
+    ),
+    "Channel": table(("name", "connection", "number"), name=TEXT, connection=TEXT, number=COUNT),
+    "Consumer": table(("queue", "group", "name"), vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
+    "VirtualHost": table(("name", "queues"), name=TEXT, queues=COUNT),
+    "User": table(("name", "tags"), name=TEXT, tags={"type": "array", "items": TEXT}, limits=TABLE),
+    "Permission": table(
+        ("user", "vhost", "configure", "write", "read"), user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT
+    ),
+}
+
+
+def document(operations: Iterable[Operation], version: str) -> dict[str, object]:
+    """What every operation takes and answers, as OpenAPI 3.1 has it."""
+    paths: dict[str, dict[str, object]] = {}
+    for operation in operations:
+        paths.setdefault(PREFIX + operation.path, {})[operation.method.lower()] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Headrace",
+            "version": version,
+            "description": "Queues, groups, messages, dead letters, connections and users of a Headrace broker.",
+        },
+        "paths": paths,
+        "security": [{"basic": []}],
+        "components": {"schemas": SCHEMAS, "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}}},
+    }
+
+
+def _described(operation: Operation) -> dict[str, object]:
+    parameters: list[dict[str, object]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in operation.parameters
+    ]
+    parameters += [{"name": name, "in": "query", "schema": schema} for name, schema in operation.query.items()]
+    found: dict[str, object] = {
+        "summary": operation.summary,
+        "operationId": _identifier(operation),
+        "tags": [operation.path.split("/")[1]],
+        "parameters": parameters,
+        "responses": {
+            "2XX" if operation.method == "PUT" else str(operation.status): _response("Done", operation.answer),
+            "4XX": _response("It cannot be done; the reason is in the body", {"$ref": "#/components/schemas/Problem"}),
+            "503": _response("It cannot be done now", {"$ref": "#/components/schemas/Problem"}),
+        },
+    }
+    if operation.body is not None:
+        found["requestBody"] = {
+            "content": {"application/json": {"schema": {"additionalProperties": False, **operation.body}}}
+        }
+    return found
+
+
+def _response(description: str, schema: Schema | None) -> dict[str, object]:
+    found: dict[str, object] = {"description": description}
+    if schema is not None:
+        found["content"] = {"application/json": {"schema": schema}}
+    return found
+
+
+def _identifier(operation: Operation) -> str:
+    words = [word for word in operation.path.replace("{", "").replace("}", "").replace("-", "/").split("/") if word]
+    return operation.method.lower() + "".join(word.capitalize() for word in words)

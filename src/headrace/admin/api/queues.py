@@ -1,0 +1,156 @@
+"""Queues over HTTP: list, show, declare, delete, purge. Messages are in messages.py, groups in groups.py."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from headrace.admin.answers import answer, listed
+from headrace.admin.api.operation import (
+    COUNT,
+    DEFAULT_LIMIT,
+    FLAG,
+    MAX_LIMIT,
+    PAGED,
+    TABLE,
+    TEXT,
+    Operation,
+    page_of,
+    ref,
+    table,
+)
+from headrace.admin.pages import Call
+from headrace.admin.problems import BadRequest
+from headrace.admin.views import queue_details, queue_to_json
+from headrace.core.arguments import table_from_json
+from headrace.core.configured import Section, configured
+from headrace.core.definition import QueueDefinition, declared
+from headrace.core.queue import Queue
+from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
+
+
+async def list_queues(call: Call) -> Response:
+    """The queues of one virtual host, or of all that the visitor sees, by host and name."""
+    wanted, search = call.text("vhost"), call.text("search").lower()
+    hosts = [wanted] if wanted else [name for name in call.site.hosts.names() if call.sees(name)]
+    limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
+    last_host, _, last = call.text("after").partition("\n")
+    found: list[tuple[str, Queue]] = []
+    for host in hosts:
+        if host < last_host:
+            continue
+        queues = call.broker(host).topology.queues
+        names = [name for name in queues if search in name.lower() and not (host == last_host and name <= last)]
+        found += [(host, queues[name]) for name in sorted(names)[: limit + 1 - len(found)]]
+        if len(found) > limit:
+            break
+    shown = found[:limit]
+    following = f"{shown[-1][0]}\n{shown[-1][1].name}" if len(found) > limit else None
+    return listed(shown, following, lambda pair: queue_to_json(pair[0], pair[1], call.site.sampler))
+
+
+async def show_queue(call: Call) -> Response:
+    host = call.path("vhost")
+    broker = call.broker(host)
+    queue = broker.topology.queue(call.path("queue"))
+    return answer(queue_details(host, broker, queue, call.site.sampler, call.site.clock.now_us()))
+
+
+async def declare_queue(call: Call) -> Response:
+    """By RabbitMQ's arguments, or by the keys of the configuration file."""
+    host, name = call.path("vhost"), call.path("queue")
+    rights = call.rights(host)
+    definition = _definition(name, await call.json())
+    rights.check_declare_queue(definition)
+    broker = call.broker(host)
+    is_new = name not in broker.topology.queues
+    queue = broker.declare(definition)
+    await call.stored(broker)
+    return answer(queue_to_json(host, queue, call.site.sampler), 201 if is_new else 200)
+
+
+def _definition(name: str, body: dict[str, object]) -> QueueDefinition:
+    if not body.keys() & {"arguments", "durable", "auto_delete"}:
+        return configured({**body, "name": name})
+    section = Section("the body", body)
+    arguments = table_from_json(body.get("arguments") or {})
+    section.get("arguments")
+    kind = section.text("type", "")
+    if kind and arguments.setdefault("x-queue-type", kind) != kind:
+        raise BadRequest("'type' and the argument 'x-queue-type' differ")
+    durable, auto_delete = section.flag("durable", True), section.flag("auto_delete", False)
+    section.check_all_read()
+    return declared(name, durable, auto_delete=auto_delete, arguments=arguments)
+
+
+async def delete_queue(call: Call) -> Response:
+    host, name = call.path("vhost"), call.path("queue")
+    call.rights(host).check(CONFIGURE, QUEUE, name)
+    broker = call.broker(host)
+    count = broker.delete(name, call.flag("if_unused"), call.flag("if_empty"), broker.topology.queue(name).owner)
+    await call.stored(broker)
+    return answer({"messages": count})
+
+
+async def purge_queue(call: Call) -> Response:
+    host, name = call.path("vhost"), call.path("queue")
+    call.rights(host).check(READ, QUEUE, name)
+    broker = call.broker(host)
+    count = broker.purge(name, broker.topology.queue(name).owner)
+    await call.stored(broker)
+    return answer({"messages": count})
+
+
+async def move_messages(call: Call) -> Response:
+    """Send what waits to another queue, as it is."""
+    host, name = call.path("vhost"), call.path("queue")
+    rights = call.rights(host)
+    rights.check(READ, QUEUE, name)
+    body = await call.section()
+    target = body.text("to", "")
+    limit, start = body.number("limit", MAX_MOVED, 1, MAX_MOVED), body.number("offset", 0)
+    body.check_all_read()
+    rights.check(WRITE, QUEUE, target)
+    broker = call.broker(host)
+    count = broker.transfer(name, target, limit, start)
+    await call.stored(broker)
+    return answer({"messages": count})
+
+
+MAX_MOVED: Final = 10_000
+_MOVED: Final = table(("messages",), messages=COUNT)
+_PATH: Final = "/queues/{vhost}/{queue}"
+_DECLARATION: Final = {
+    **table(
+        type={"type": "string", "enum": ["classic", "quorum", "stream", "ephemeral"]},
+        durable=FLAG,
+        auto_delete=FLAG,
+        arguments={
+            **TABLE,
+            "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
+        },
+        topics={"type": "array", "items": TEXT},
+        limits=TABLE,
+        retry=TABLE,
+        retention=TABLE,
+        dlq=TABLE,
+    ),
+    "additionalProperties": True,
+}
+
+OPERATIONS: Final = (
+    Operation(
+        "GET", "/queues", list_queues, "List queues", {"vhost": TEXT, "search": TEXT, **PAGED}, answer=page_of("Queue")
+    ),
+    Operation("GET", _PATH, show_queue, "Everything about a queue", answer=ref("QueueDetails")),
+    Operation("PUT", _PATH, declare_queue, "Declare a queue", body=_DECLARATION, answer=ref("Queue")),
+    Operation("DELETE", _PATH, delete_queue, "Delete a queue", {"if_unused": FLAG, "if_empty": FLAG}, answer=_MOVED),
+    Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", answer=_MOVED),
+    Operation(
+        "POST",
+        _PATH + "/move",
+        move_messages,
+        "Move waiting messages to another queue",
+        body=table(("to",), to=TEXT, limit={"type": "integer", "minimum": 1, "maximum": MAX_MOVED}, offset=COUNT),
+        answer=_MOVED,
+    ),
+)

@@ -1,0 +1,159 @@
+"""Virtual hosts, users and permissions over HTTP: list, have, remove. Only administrators change them."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from headrace.admin.answers import after, answer, listed, nothing
+from headrace.admin.api.operation import DEFAULT_LIMIT, MAX_LIMIT, PAGED, TEXT, Operation, page_of, ref, table
+from headrace.admin.pages import Call, done
+from headrace.admin.problems import BadRequest
+from headrace.admin.site import ADMINISTRATOR
+from headrace.core.configured import Section
+from headrace.core.rights import Permission
+from headrace.core.users import Limits, User
+from headrace.errors import Refused
+
+
+def user_to_json(user: User) -> dict[str, object]:
+    """A user without anything secret."""
+    return {"name": user.name, "tags": list(user.tags), "limits": user.limits.to_json()}
+
+
+def permission_to_json(permission: Permission) -> dict[str, object]:
+    return {
+        "user": permission.user,
+        "vhost": permission.host,
+        "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+async def list_hosts(call: Call) -> Response:
+    names = [name for name in call.site.hosts.names() if call.sees(name)]
+    page, following = after(names, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return listed(page, following, lambda name: {"name": name, "queues": len(call.broker(name).topology.queues)})
+
+
+async def put_host(call: Call) -> Response:
+    name = call.path("vhost")
+    await done(lambda tell: call.site.hosts.create(name, tell))
+    return answer({"name": name, "queues": len(call.broker(name).topology.queues)})
+
+
+async def delete_host(call: Call) -> Response:
+    await done(lambda tell: call.site.hosts.delete(call.path("vhost"), tell))
+    return nothing()
+
+
+async def list_users(call: Call) -> Response:
+    users = {user.name: user for user in call.site.access.users()}
+    page, following = after(users, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return listed(page, following, lambda name: user_to_json(users[name]))
+
+
+async def show_user(call: Call) -> Response:
+    return answer(user_to_json(call.site.access.account(call.path("user")).user))
+
+
+async def put_user(call: Call) -> Response:
+    """Without a password the user keeps the one there is; a new user then has none that is right."""
+    name = call.path("user")
+    body = await call.section()
+    password, tags, limits = body.text("password", ""), _tags(body), body.get("limits")
+    body.check_all_read()
+    allowed = None if limits is None else Limits.from_json(limits)
+    access = call.site.access
+    await done(lambda tell: access.put_user(name, password or None, tags, tell))
+    if allowed is not None:
+        await done(lambda tell: access.set_limits(name, allowed, tell))
+    return answer(user_to_json(access.account(name).user))
+
+
+def _tags(body: Section) -> list[str]:
+    value = body.get("tags")
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
+        raise BadRequest(f"'tags' must be a list of words, not {value!r}")
+    return value
+
+
+async def delete_user(call: Call) -> Response:
+    name = call.path("user")
+    if name == call.visitor.name:
+        raise Refused("users do not remove themselves; another administrator can")
+    await done(lambda tell: call.site.access.delete_user(name, tell))
+    return nothing()
+
+
+async def list_permissions(call: Call) -> Response:
+    found = {f"{entry.host}\n{entry.user}": entry for entry in call.site.access.permissions()}
+    page, following = after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return listed(page, following, lambda key: permission_to_json(found[key]))
+
+
+async def put_permission(call: Call) -> Response:
+    body = await call.section()
+    given = [body.text(name, "") for name in ("configure", "write", "read")]
+    body.check_all_read()
+    permission = Permission(call.path("user"), call.path("vhost"), *given)
+    await done(lambda tell: call.site.access.put_permission(permission, tell))
+    return answer(permission_to_json(permission))
+
+
+async def delete_permission(call: Call) -> Response:
+    await done(lambda tell: call.site.access.delete_permission(call.path("user"), call.path("vhost"), tell))
+    return nothing()
+
+
+_HOST: Final = "/vhosts/{vhost}"
+_USER: Final = "/users/{user}"
+_PERMISSION: Final = "/permissions/{vhost}/{user}"
+_LIMITS: Final = ("max-connections", "max-channels", "max-message-rate", "max-message-bytes")
+_NUMBER: Final = {"type": "integer"}
+_USER_BODY: Final = table(
+    password={"type": "string", "minLength": 1, "maxLength": 256},
+    tags={"type": "array", "items": {"type": "string", "enum": ["administrator", "monitoring", "management"]}},
+    limits={
+        "type": "object",
+        "properties": dict.fromkeys(_LIMITS, _NUMBER),
+    },
+)
+
+OPERATIONS: Final = (
+    Operation("GET", "/vhosts", list_hosts, "List virtual hosts", PAGED, answer=page_of("VirtualHost")),
+    Operation("PUT", _HOST, put_host, "Have a virtual host", answer=ref("VirtualHost"), needs=ADMINISTRATOR),
+    Operation("DELETE", _HOST, delete_host, "Remove a virtual host", status=204, needs=ADMINISTRATOR),
+    Operation("GET", "/users", list_users, "List users", PAGED, answer=page_of("User"), needs=ADMINISTRATOR),
+    Operation("GET", _USER, show_user, "One user", answer=ref("User"), needs=ADMINISTRATOR),
+    Operation("PUT", _USER, put_user, "Have a user", body=_USER_BODY, answer=ref("User"), needs=ADMINISTRATOR),
+    Operation("DELETE", _USER, delete_user, "Remove a user", status=204, needs=ADMINISTRATOR),
+    Operation(
+        "GET",
+        "/permissions",
+        list_permissions,
+        "List permissions",
+        PAGED,
+        answer=page_of("Permission"),
+        needs=ADMINISTRATOR,
+    ),
+    Operation(
+        "PUT",
+        _PERMISSION,
+        put_permission,
+        "Let a user into a virtual host",
+        body=table(configure=TEXT, write=TEXT, read=TEXT),
+        answer=ref("Permission"),
+        needs=ADMINISTRATOR,
+    ),
+    Operation(
+        "DELETE",
+        _PERMISSION,
+        delete_permission,
+        "Let a user into a virtual host no more",
+        status=204,
+        needs=ADMINISTRATOR,
+    ),
+)

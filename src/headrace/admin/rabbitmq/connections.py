@@ -1,0 +1,118 @@
+"""Connections, channels and consumers as RabbitMQ shows them."""
+
+from starlette.responses import Response
+
+from headrace.admin.answers import nothing
+from headrace.admin.api.connections import end, find, visible
+from headrace.admin.pages import Call
+from headrace.admin.rabbitmq.queues import consumer_row
+from headrace.admin.rabbitmq.shapes import Row, details, hosts, node_name, row, rows
+from headrace.admin.views import Connected, consuming, texts
+from headrace.errors import NotFound
+from headrace.net.facts import ChannelFacts
+
+
+def connection_row(connection: Connected, now_us: int) -> Row:
+    wire, facts = connection.wire, connection.facts
+    peer_host, _, peer_port = wire.peer.rpartition(":")
+    host, _, port = wire.local.rpartition(":")
+    return {
+        "name": wire.name,
+        "user_provided_name": facts.client_id,
+        "user": facts.user,
+        "vhost": facts.host,
+        "protocol": facts.protocol,
+        "type": "network",
+        "node": node_name(),
+        "state": connection.state,
+        "ssl": wire.is_tls,
+        "host": host,
+        "port": _port(port),
+        "peer_host": peer_host,
+        "peer_port": _port(peer_port),
+        "connected_at": connection.connected_at_us(now_us) // 1000,
+        "channels": len(facts.channels),
+        "channel_max": facts.channel_max,
+        "frame_max": facts.frame_max,
+        "timeout": facts.heartbeat_seconds,
+        "auth_mechanism": "PLAIN",
+        "client_properties": texts(facts.client_properties),
+        "recv_oct": wire.received_bytes,
+        "recv_oct_details": details(0.0),
+        "send_oct": wire.sent_bytes,
+        "send_oct_details": details(0.0),
+    }
+
+
+def channel_row(connection: Connected, channel: ChannelFacts) -> Row:
+    wire = connection.wire
+    peer_host, _, peer_port = wire.peer.rpartition(":")
+    return {
+        "name": f"{wire.name} ({channel.number})",
+        "number": channel.number,
+        "user": connection.facts.user,
+        "vhost": connection.facts.host,
+        "node": node_name(),
+        "state": "running",
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": 0,
+        "messages_unacknowledged": channel.unsettled,
+        "messages_unconfirmed": 0,
+        "messages_uncommitted": 0,
+        "acks_uncommitted": 0,
+        "confirm": channel.is_confirming,
+        "transactional": channel.is_transactional,
+        "connection_details": {"name": wire.name, "peer_host": peer_host, "peer_port": _port(peer_port)},
+    }
+
+
+def _port(text: str) -> int:
+    return int(text) if text.isdecimal() else 0
+
+
+def _of_host(call: Call) -> list[Connected]:
+    if "vhost" not in call.request.path_params:
+        return visible(call)
+    host = call.path("vhost")
+    call.broker(host)
+    return [connection for connection in visible(call) if connection.facts.host == host]
+
+
+async def list_connections(call: Call) -> Response:
+    now_us = call.site.clock.now_us()
+    return rows(call, [connection_row(connection, now_us) for connection in _of_host(call)])
+
+
+async def show_connection(call: Call) -> Response:
+    return row(call, connection_row(find(call, call.path("name")), call.site.clock.now_us()))
+
+
+async def close_connection(call: Call) -> Response:
+    end(call, call.path("name"))
+    return nothing()
+
+
+async def channels_of_connection(call: Call) -> Response:
+    connection = find(call, call.path("name"))
+    return rows(call, [channel_row(connection, channel) for channel in connection.facts.channels])
+
+
+async def list_channels(call: Call) -> Response:
+    found = [channel_row(connection, channel) for connection in _of_host(call) for channel in connection.facts.channels]
+    return rows(call, found)
+
+
+async def show_channel(call: Call) -> Response:
+    name = call.path("name")
+    for connection in visible(call):
+        for channel in connection.facts.channels:
+            if f"{connection.wire.name} ({channel.number})" == name:
+                return row(call, channel_row(connection, channel))
+    raise NotFound(f"no channel '{name}'")
+
+
+async def list_consumers(call: Call) -> Response:
+    connections = visible(call)
+    found = [consumer_row(host, each) for host, broker in hosts(call) for each in consuming(broker, connections)]
+    return rows(call, found)

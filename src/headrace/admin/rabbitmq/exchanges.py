@@ -1,0 +1,231 @@
+"""Exchanges and bindings as RabbitMQ shows them, and publishing through an exchange."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from headrace.admin.answers import answer, nothing
+from headrace.admin.api.messages import send
+from headrace.admin.messages import draft
+from headrace.admin.pages import Call
+from headrace.admin.problems import BadRequest
+from headrace.admin.rabbitmq.shapes import Row, exchange_name, flag, hosts, row, rows, text
+from headrace.core.arguments import table_from_json, table_to_json
+from headrace.core.broker import Broker
+from headrace.core.configured import Section
+from headrace.core.exchange import KINDS, Binding, Exchange
+from headrace.core.rights import CONFIGURE, EXCHANGE
+from headrace.errors import NotFound
+
+_KINDS: Final = {"q": False, "e": True}
+
+
+def exchange_row(host: str, exchange: Exchange) -> Row:
+    return {
+        "name": exchange.name,
+        "vhost": host,
+        "type": exchange.kind,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_to_json(exchange.arguments),
+        "policy": None,
+        "user_who_performed_action": "headrace",
+    }
+
+
+def binding_row(host: str, binding: Binding) -> Row:
+    return {
+        "source": binding.source,
+        "vhost": host,
+        "destination": binding.destination,
+        "destination_type": "exchange" if binding.to_exchange else "queue",
+        "routing_key": binding.key,
+        "arguments": table_to_json(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """What tells bindings between the same two ends apart."""
+    key = quote(binding.key, safe="") if binding.key else "~"
+    if not binding.arguments:
+        return key
+    content = json.dumps(table_to_json(binding.arguments), sort_keys=True).encode()
+    return f"{'' if key == '~' else key}~{hashlib.sha256(content).hexdigest()[:22]}"
+
+
+def implicit(queue: str) -> Binding:
+    """The binding of the default exchange that every queue has."""
+    return Binding("", queue, queue)
+
+
+# -- exchanges
+
+
+async def list_exchanges(call: Call) -> Response:
+    return rows(
+        call,
+        [exchange_row(host, each) for host, broker in hosts(call) for each in broker.topology.exchanges.exchanges()],
+    )
+
+
+async def show_exchange(call: Call) -> Response:
+    host, broker = call.path("vhost"), call.broker(call.path("vhost"))
+    return row(call, exchange_row(host, broker.topology.exchanges.get(exchange_name(call.path("name")))))
+
+
+async def declare_exchange(call: Call) -> Response:
+    host, name = call.path("vhost"), call.path("name")
+    rights = call.rights(host)
+    body = await call.json()
+    kind = text(body, "type")
+    if kind not in KINDS:
+        raise BadRequest(f"unknown exchange type '{kind[:40]}': there are {', '.join(KINDS)}")
+    exchange = Exchange(
+        name,
+        kind,
+        flag(body, "durable", True),
+        flag(body, "auto_delete"),
+        flag(body, "internal"),
+        table_from_json(body.get("arguments") or {}),
+    )
+    rights.check_declare_exchange(exchange)
+    broker = call.broker(host)
+    is_new = all(each.name != name for each in broker.topology.exchanges.exchanges())
+    broker.declare_exchange(exchange)
+    await call.stored(broker)
+    return nothing(201 if is_new else 204)
+
+
+async def delete_exchange(call: Call) -> Response:
+    host, name = call.path("vhost"), call.path("name")
+    call.rights(host).check(CONFIGURE, EXCHANGE, name)
+    broker = call.broker(host)
+    broker.delete_exchange(name, call.text("if-unused") == "true")
+    await call.stored(broker)
+    return nothing()
+
+
+async def publish(call: Call) -> Response:
+    """RabbitMQ's form of a message: flags and times among its properties."""
+    host, name = call.path("vhost"), exchange_name(call.path("name"))
+    rights, broker = call.rights(host), call.broker(host)
+    body = await call.json()
+    properties = body.get("properties") or {}
+    if not isinstance(properties, dict):
+        raise BadRequest("'properties' must be a table")
+    said = {("message_type" if key == "type" else key): value for key, value in properties.items()}
+    for unused in ("timestamp", "cluster_id"):
+        said.pop(unused, None)
+    expiration = said.get("expiration", "")
+    is_time = isinstance(expiration, str) and expiration.isascii() and expiration.isdecimal() and len(expiration) < 14
+    message = {
+        "exchange": name,
+        "routing_key": text(body, "routing_key"),
+        "payload": text(body, "payload"),
+        "payload_encoding": text(body, "payload_encoding"),
+        "properties": said,
+        "expires_in_ms": int(expiration) if is_time else 0,
+    }
+    found = draft(Section("the body", message), broker.codecs, call.visitor.name, call.site.clock.now_us())
+    return answer({"routed": await send(broker, rights, found) > 0})
+
+
+# -- bindings
+
+
+async def list_bindings(call: Call) -> Response:
+    found: list[Row] = []
+    for host, broker in hosts(call):
+        found += [binding_row(host, implicit(name)) for name in broker.topology.queues]
+        found += [binding_row(host, binding) for binding in broker.topology.exchanges.bindings()]
+    return rows(call, found)
+
+
+async def bindings_of_queue(call: Call) -> Response:
+    host, broker = call.path("vhost"), call.broker(call.path("vhost"))
+    name = broker.topology.queue(call.path("name")).name
+    found = [implicit(name), *broker.topology.exchanges.bindings_to(name)]
+    return rows(call, [binding_row(host, binding) for binding in found])
+
+
+async def bindings_from_exchange(call: Call) -> Response:
+    host, broker = call.path("vhost"), call.broker(call.path("vhost"))
+    name = exchange_name(call.path("name"))
+    found: Iterable[Binding] = broker.topology.exchanges.bindings_from(name)
+    if not name:
+        found = [implicit(queue) for queue in broker.topology.queues]
+    return rows(call, [binding_row(host, binding) for binding in found])
+
+
+async def bindings_to_exchange(call: Call) -> Response:
+    host, broker = call.path("vhost"), call.broker(call.path("vhost"))
+    name = broker.topology.exchanges.get(exchange_name(call.path("name"))).name
+    found = broker.topology.exchanges.bindings_to(name, to_exchange=True)
+    return rows(call, [binding_row(host, binding) for binding in found])
+
+
+async def bindings_between(call: Call) -> Response:
+    host, broker = call.path("vhost"), call.broker(call.path("vhost"))
+    return rows(call, [binding_row(host, binding) for binding in _between(call, broker)])
+
+
+async def bind(call: Call) -> Response:
+    host = call.path("vhost")
+    body = await call.json()
+    binding = Binding(
+        exchange_name(call.path("source")),
+        call.path("destination"),
+        text(body, "routing_key", ""),
+        table_from_json(body.get("arguments") or {}),
+        _to_exchange(call),
+    )
+    call.rights(host).check_bind(binding)
+    broker = call.broker(host)
+    broker.bind(binding)
+    await call.stored(broker)
+    response = nothing(201)
+    response.headers["location"] = quote(properties_key(binding), safe="~%")
+    return response
+
+
+async def show_binding(call: Call) -> Response:
+    return row(call, binding_row(call.path("vhost"), _binding(call)))
+
+
+async def unbind(call: Call) -> Response:
+    host = call.path("vhost")
+    binding = _binding(call)
+    call.rights(host).check_bind(binding)
+    broker = call.broker(host)
+    broker.unbind(binding)
+    await call.stored(broker)
+    return nothing()
+
+
+def _to_exchange(call: Call) -> bool:
+    kind = call.path("kind")
+    if kind not in _KINDS:
+        raise NotFound("a binding leads to a queue (q) or to an exchange (e)")
+    return _KINDS[kind]
+
+
+def _between(call: Call, broker: Broker) -> list[Binding]:
+    source, destination, to_exchange = exchange_name(call.path("source")), call.path("destination"), _to_exchange(call)
+    if not source and not to_exchange:
+        return [implicit(broker.topology.queue(destination).name)]
+    found = broker.topology.exchanges.bindings_to(destination, to_exchange)
+    return [binding for binding in found if binding.source == source]
+
+
+def _binding(call: Call) -> Binding:
+    raw = call.request.path_params["properties"]
+    for binding in _between(call, call.broker(call.path("vhost"))):
+        if properties_key(binding) in (raw, call.path("properties")):
+            return binding
+    raise NotFound("there is no such binding")

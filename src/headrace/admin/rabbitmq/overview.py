@@ -1,0 +1,172 @@
+"""The broker at a glance as RabbitMQ shows it: overview, nodes, health checks, what there is none of."""
+
+import os
+import platform
+
+from starlette.responses import Response
+
+from headrace.admin.answers import answer
+from headrace.admin.api.connections import visible
+from headrace.admin.api.messages import Taker
+from headrace.admin.pages import Call, done
+from headrace.admin.process import file_limit, memory_bytes, open_files
+from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, details, node_name, row, rows
+from headrace.core.definition import declared
+from headrace.core.group import ACK
+from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
+from headrace.errors import NotFound
+from headrace.model import Message, Source
+from headrace.storage.api import Done
+
+_PROTOCOLS = {"amqp": "amqp", "http": "http", "mqtt": "mqtt"}
+_ALIVENESS_QUEUE = "aliveness-test"
+
+
+async def overview(call: Call) -> Response:
+    site = call.site
+    names = [name for name in site.hosts.names() if call.sees(name)]
+    brokers = [call.broker(name) for name in names]
+    series = [site.sampler.series[name] for name in names if name in site.sampler.series]
+    rates = {name: sum(each.rates[name] for each in series) for name in ("published", "delivered", "acknowledged")}
+    queues = [queue for broker in brokers for queue in broker.topology.queues.values()]
+    ready, unsettled = sum(queue.messages for queue in queues), sum(queue.unsettled for queue in queues)
+    connections = visible(call)
+    channels = [channel for connection in connections for channel in connection.facts.channels]
+    return row(
+        call,
+        {
+            "product_name": "Headrace",
+            "product_version": site.version,
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "management_version": RABBITMQ_VERSION,
+            "erlang_version": f"Python {platform.python_version()}",
+            "cluster_name": node_name(),
+            "node": node_name(),
+            "rates_mode": "basic",
+            "exchange_types": [{"name": kind, "enabled": True} for kind in ("direct", "fanout", "headers", "topic")],
+            "message_stats": {
+                "publish": sum(broker.statistics.stored for broker in brokers),
+                "publish_details": details(rates["published"]),
+                "deliver_get": sum(broker.statistics.delivered for broker in brokers),
+                "deliver_get_details": details(rates["delivered"]),
+                "redeliver": sum(broker.statistics.redelivered for broker in brokers),
+                "ack": sum(group.acknowledged for queue in queues for group in queue.groups.values()),
+                "ack_details": details(rates["acknowledged"]),
+            },
+            "queue_totals": {
+                "messages": ready + unsettled,
+                "messages_ready": ready,
+                "messages_unacknowledged": unsettled,
+            },
+            "object_totals": {
+                "queues": len(queues),
+                "exchanges": sum(len(broker.topology.exchanges.exchanges()) for broker in brokers),
+                "connections": len(connections),
+                "channels": len(channels),
+                "consumers": sum(queue.consumers for queue in queues),
+            },
+            "listeners": [
+                {"node": node_name(), "protocol": _PROTOCOLS.get(name, name), "ip_address": "", "port": port}
+                for name, port in site.ports().items()
+            ],
+            "contexts": [],
+        },
+    )
+
+
+def _node(call: Call) -> Row:
+    site = call.site
+    return {
+        "name": node_name(),
+        "type": "disc",
+        "running": True,
+        "os_pid": str(os.getpid()),
+        "uptime": (site.clock.now_us() - site.started_us) // 1000,
+        "processors": os.cpu_count() or 1,
+        "mem_used": memory_bytes(),
+        "mem_limit": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "mem_alarm": any(broker.blocked for broker in site.hosts.brokers()),
+        "disk_free_alarm": any(broker.is_held_up for broker in site.hosts.brokers()),
+        "fd_used": open_files(),
+        "fd_total": file_limit(),
+        "sockets_used": len(site.wires()),
+        "sockets_total": file_limit(),
+        "partitions": [],
+        "applications": [],
+    }
+
+
+async def list_nodes(call: Call) -> Response:
+    return rows(call, [_node(call)])
+
+
+async def show_node(call: Call) -> Response:
+    if call.path("name") != node_name():
+        raise NotFound(f"no node '{call.path('name')}'")
+    return row(call, _node(call))
+
+
+async def cluster_name(call: Call) -> Response:
+    return answer({"name": node_name()})
+
+
+async def nothing_there(call: Call) -> Response:
+    """What RabbitMQ has and we do not: policies, parameters, limits, federation."""
+    if "vhost" in call.request.path_params:
+        call.broker(call.path("vhost"))
+    return answer([])
+
+
+async def extensions(call: Call) -> Response:
+    return answer([{"javascript": "dispatcher.js"}])
+
+
+# -- health
+
+
+async def check(call: Call) -> Response:
+    """Whether nothing is wrong: publishers are not held back, storage takes what is published."""
+    return _verdict(_alarms(call))
+
+
+async def check_port(call: Call) -> Response:
+    wanted = call.path("port")
+    ports = {str(port) for port in call.site.ports().values()}
+    return _verdict("" if wanted in ports else f"nothing listens on port {wanted}")
+
+
+async def check_protocol(call: Call) -> Response:
+    wanted = call.path("protocol").lower()
+    names = {_PROTOCOLS.get(name, name) for name in call.site.ports()}
+    is_there = wanted in names or wanted.replace("amqp091", "amqp").replace("amqp10", "amqp") in names
+    return _verdict("" if is_there else f"nothing listens for {wanted}")
+
+
+def _alarms(call: Call) -> str:
+    if any(broker.blocked for broker in call.site.hosts.brokers()):
+        return "publishers are held back: more is published than can be stored, or kept in memory"
+    return call.site.trouble()
+
+
+def _verdict(trouble: str) -> Response:
+    if trouble:
+        return answer({"status": "failed", "reason": trouble}, 503)
+    return answer({"status": "ok"})
+
+
+async def aliveness(call: Call) -> Response:
+    """Publish a message, and get it back."""
+    host = call.path("vhost")
+    rights, broker = call.rights(host), call.broker(host)
+    rights.check(CONFIGURE, QUEUE, _ALIVENESS_QUEUE)
+    rights.check(WRITE, "exchange", "")
+    rights.check(READ, QUEUE, _ALIVENESS_QUEUE)
+    broker.declare(declared(_ALIVENESS_QUEUE))
+    message = Message(Source(_ALIVENESS_QUEUE, protocol="http"), b"test_message", call.site.clock.now_us())
+
+    def publish(tell: Done) -> None:
+        broker.publish(message, tell)
+
+    await done(publish)
+    taken = await Taker(broker, "aliveness-test", 1).take(_ALIVENESS_QUEUE, "", None, 5000, ACK)
+    return _verdict("" if taken else "a message that was published did not come back")

@@ -1,0 +1,107 @@
+"""Every path of RabbitMQ's that is answered, and who may ask."""
+
+from typing import Final
+
+from starlette.routing import BaseRoute
+
+from headrace.admin.pages import Page, Pages
+from headrace.admin.rabbitmq import connections, definitions, exchanges, overview, queues, users
+from headrace.admin.site import ADMINISTRATOR, MANAGEMENT, MONITORING
+
+_BINDINGS: Final = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
+_CHECKS: Final = "/health/checks"
+
+_READING: Final[tuple[tuple[str, Page, str], ...]] = (
+    ("/overview", overview.overview, MANAGEMENT),
+    ("/cluster-name", overview.cluster_name, MANAGEMENT),
+    ("/extensions", overview.extensions, MANAGEMENT),
+    ("/nodes", overview.list_nodes, MONITORING),
+    ("/nodes/{name}", overview.show_node, MONITORING),
+    ("/whoami", users.whoami, MANAGEMENT),
+    ("/vhosts", users.list_hosts, MANAGEMENT),
+    ("/vhosts/{name}", users.show_host, MANAGEMENT),
+    ("/vhosts/{name}/permissions", users.permissions_of_host, ADMINISTRATOR),
+    ("/vhosts/{vhost}/connections", connections.list_connections, MANAGEMENT),
+    ("/vhosts/{vhost}/channels", connections.list_channels, MANAGEMENT),
+    ("/users", users.list_users, ADMINISTRATOR),
+    ("/users/{name}", users.show_user, ADMINISTRATOR),
+    ("/users/{name}/permissions", users.permissions_of_user, ADMINISTRATOR),
+    ("/users/{name}/topic-permissions", users.topic_permissions_of_user, ADMINISTRATOR),
+    ("/permissions", users.list_permissions, ADMINISTRATOR),
+    ("/permissions/{vhost}/{user}", users.show_permission, ADMINISTRATOR),
+    ("/topic-permissions", users.list_topic_permissions, ADMINISTRATOR),
+    ("/topic-permissions/{vhost}/{user}", users.show_topic_permissions, ADMINISTRATOR),
+    ("/connections", connections.list_connections, MANAGEMENT),
+    ("/connections/{name}", connections.show_connection, MANAGEMENT),
+    ("/connections/{name}/channels", connections.channels_of_connection, MANAGEMENT),
+    ("/channels", connections.list_channels, MANAGEMENT),
+    ("/channels/{name}", connections.show_channel, MANAGEMENT),
+    ("/consumers", connections.list_consumers, MANAGEMENT),
+    ("/consumers/{vhost}", connections.list_consumers, MANAGEMENT),
+    ("/exchanges", exchanges.list_exchanges, MANAGEMENT),
+    ("/exchanges/{vhost}", exchanges.list_exchanges, MANAGEMENT),
+    ("/exchanges/{vhost}/{name}", exchanges.show_exchange, MANAGEMENT),
+    ("/exchanges/{vhost}/{name}/bindings/source", exchanges.bindings_from_exchange, MANAGEMENT),
+    ("/exchanges/{vhost}/{name}/bindings/destination", exchanges.bindings_to_exchange, MANAGEMENT),
+    ("/queues", queues.list_queues, MANAGEMENT),
+    ("/queues/{vhost}", queues.list_queues, MANAGEMENT),
+    ("/queues/{vhost}/{name}", queues.show_queue, MANAGEMENT),
+    ("/queues/{vhost}/{name}/bindings", exchanges.bindings_of_queue, MANAGEMENT),
+    ("/bindings", exchanges.list_bindings, MANAGEMENT),
+    ("/bindings/{vhost}", exchanges.list_bindings, MANAGEMENT),
+    (_BINDINGS, exchanges.bindings_between, MANAGEMENT),
+    (_BINDINGS + "/{properties}", exchanges.show_binding, MANAGEMENT),
+    ("/definitions", definitions.export, ADMINISTRATOR),
+    ("/definitions/{vhost}", definitions.export, ADMINISTRATOR),
+    ("/parameters", overview.nothing_there, MANAGEMENT),
+    ("/parameters/{component}", overview.nothing_there, MANAGEMENT),
+    ("/parameters/{component}/{vhost}", overview.nothing_there, MANAGEMENT),
+    ("/global-parameters", overview.nothing_there, MANAGEMENT),
+    ("/policies", overview.nothing_there, MANAGEMENT),
+    ("/policies/{vhost}", overview.nothing_there, MANAGEMENT),
+    ("/operator-policies", overview.nothing_there, MANAGEMENT),
+    ("/operator-policies/{vhost}", overview.nothing_there, MANAGEMENT),
+    ("/vhost-limits", overview.nothing_there, MANAGEMENT),
+    ("/vhost-limits/{vhost}", overview.nothing_there, MANAGEMENT),
+    ("/user-limits", overview.nothing_there, MANAGEMENT),
+    ("/feature-flags", overview.nothing_there, MANAGEMENT),
+    ("/aliveness-test/{vhost}", overview.aliveness, MANAGEMENT),
+    ("/healthchecks/node", overview.check, MONITORING),
+    (_CHECKS + "/alarms", overview.check, MONITORING),
+    (_CHECKS + "/local-alarms", overview.check, MONITORING),
+    (_CHECKS + "/virtual-hosts", overview.check, MONITORING),
+    (_CHECKS + "/node-is-mirror-sync-critical", overview.check, MONITORING),
+    (_CHECKS + "/node-is-quorum-critical", overview.check, MONITORING),
+    (_CHECKS + "/port-listener/{port}", overview.check_port, MONITORING),
+    (_CHECKS + "/protocol-listener/{protocol}", overview.check_protocol, MONITORING),
+)
+
+_CHANGING: Final[tuple[tuple[str, str, Page, str], ...]] = (
+    ("PUT", "/vhosts/{name}", users.put_host, ADMINISTRATOR),
+    ("DELETE", "/vhosts/{name}", users.delete_host, ADMINISTRATOR),
+    ("PUT", "/users/{name}", users.put_user, ADMINISTRATOR),
+    ("DELETE", "/users/{name}", users.delete_user, ADMINISTRATOR),
+    ("PUT", "/permissions/{vhost}/{user}", users.put_permission, ADMINISTRATOR),
+    ("DELETE", "/permissions/{vhost}/{user}", users.delete_permission, ADMINISTRATOR),
+    ("PUT", "/topic-permissions/{vhost}/{user}", users.put_topic_permission, ADMINISTRATOR),
+    ("DELETE", "/topic-permissions/{vhost}/{user}", users.delete_topic_permissions, ADMINISTRATOR),
+    ("DELETE", "/connections/{name}", connections.close_connection, MANAGEMENT),
+    ("PUT", "/exchanges/{vhost}/{name}", exchanges.declare_exchange, MANAGEMENT),
+    ("DELETE", "/exchanges/{vhost}/{name}", exchanges.delete_exchange, MANAGEMENT),
+    ("POST", "/exchanges/{vhost}/{name}/publish", exchanges.publish, MANAGEMENT),
+    ("PUT", "/queues/{vhost}/{name}", queues.declare_queue, MANAGEMENT),
+    ("DELETE", "/queues/{vhost}/{name}", queues.delete_queue, MANAGEMENT),
+    ("DELETE", "/queues/{vhost}/{name}/contents", queues.purge_queue, MANAGEMENT),
+    ("POST", "/queues/{vhost}/{name}/get", queues.get_messages, MANAGEMENT),
+    ("POST", _BINDINGS, exchanges.bind, MANAGEMENT),
+    ("DELETE", _BINDINGS + "/{properties}", exchanges.unbind, MANAGEMENT),
+    ("POST", "/definitions", definitions.bring_in, ADMINISTRATOR),
+    ("POST", "/definitions/{vhost}", definitions.bring_in, ADMINISTRATOR),
+)
+
+
+def routes(pages: Pages) -> list[BaseRoute]:
+    """A route for every path and method."""
+    found: list[BaseRoute] = [pages.route(f"/api{path}", page, "GET", tag) for path, page, tag in _READING]
+    found += [pages.route(f"/api{path}", page, method, tag) for method, path, page, tag in _CHANGING]
+    return found

@@ -1,0 +1,211 @@
+"""Virtual hosts, users and permissions as RabbitMQ shows them."""
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from headrace.admin.answers import nothing
+from headrace.admin.pages import Call, done
+from headrace.admin.problems import BadRequest
+from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows, text
+from headrace.core.rights import Permission, TopicPermission
+from headrace.core.users import User
+from headrace.errors import NotFound, Refused
+
+
+def host_row(call: Call, name: str) -> Row:
+    broker = call.broker(name)
+    series = call.site.sampler.series.get(name)
+    rates = series.rates if series is not None else {}
+    queues = broker.topology.queues.values()
+    ready, unsettled = sum(queue.messages for queue in queues), sum(queue.unsettled for queue in queues)
+    return {
+        "name": name,
+        "description": "Default virtual host" if name == "/" else "",
+        "tags": [],
+        "default_queue_type": "classic",
+        "tracing": False,
+        "cluster_state": {node_name(): "running"},
+        "messages": ready + unsettled,
+        "messages_ready": ready,
+        "messages_unacknowledged": unsettled,
+        "message_stats": {
+            "publish": broker.statistics.stored,
+            "publish_details": details(rates.get("published", 0.0)),
+            "deliver_get": broker.statistics.delivered,
+            "deliver_get_details": details(rates.get("delivered", 0.0)),
+        },
+    }
+
+
+def user_row(user: User) -> Row:
+    """Without the hash: only an export of definitions has that."""
+    return {"name": user.name, "tags": list(user.tags), "limits": user.limits.to_json()}
+
+
+def permission_row(permission: Permission) -> Row:
+    return {
+        "user": permission.user,
+        "vhost": permission.host,
+        "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def topic_row(permission: TopicPermission) -> Row:
+    return {
+        "user": permission.user,
+        "vhost": permission.host,
+        "exchange": permission.exchange,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def tags_of(body: Mapping[str, object]) -> list[str]:
+    """Tags as a list, or as RabbitMQ's tools send them: with commas between. Raises BadRequest."""
+    value = body.get("tags", "")
+    if isinstance(value, str):
+        return [tag.strip() for tag in value.split(",") if tag.strip()]
+    if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
+        return value
+    raise BadRequest(f"'tags' must be words with commas between, or a list of words, not {value!r}")
+
+
+# -- virtual hosts
+
+
+async def list_hosts(call: Call) -> Response:
+    return rows(call, [host_row(call, name) for name in call.site.hosts.names() if call.sees(name)])
+
+
+async def show_host(call: Call) -> Response:
+    return row(call, host_row(call, call.path("name")))
+
+
+async def put_host(call: Call) -> Response:
+    name = call.path("name")
+    is_new = call.site.hosts.find(name) is None
+    await done(lambda tell: call.site.hosts.create(name, tell))
+    if is_new:  # as RabbitMQ does: whoever makes it may use it
+        everything = Permission(call.visitor.name, name, ".*", ".*", ".*")
+        await done(lambda tell: call.site.access.put_permission(everything, tell))
+    return nothing(201 if is_new else 204)
+
+
+async def delete_host(call: Call) -> Response:
+    await done(lambda tell: call.site.hosts.delete(call.path("name"), tell))
+    return nothing()
+
+
+async def permissions_of_host(call: Call) -> Response:
+    name = call.path("name")
+    call.broker(name)
+    return rows(call, [permission_row(each) for each in call.site.access.permissions() if each.host == name])
+
+
+# -- users
+
+
+async def list_users(call: Call) -> Response:
+    return rows(call, [user_row(user) for user in call.site.access.users()])
+
+
+async def show_user(call: Call) -> Response:
+    return row(call, user_row(call.site.access.account(call.path("name")).user))
+
+
+async def put_user(call: Call) -> Response:
+    name = call.path("name")
+    body = await call.json()
+    if "tags" not in body:
+        raise BadRequest("'tags' is missing; give an empty text for none")
+    access = call.site.access
+    is_new = all(user.name != name for user in access.users())
+    password = body.get("password")
+    if password is not None and not isinstance(password, str):
+        raise BadRequest("'password' must be a string")
+    tags = tags_of(body)
+    password_hash = body.get("password_hash")
+    if password is None and isinstance(password_hash, str):
+        await done(lambda tell: access.put_user_hash(name, password_hash, tags, tell))
+    else:
+        await done(lambda tell: access.put_user(name, password or None, tags, tell))
+    return nothing(201 if is_new else 204)
+
+
+async def delete_user(call: Call) -> Response:
+    name = call.path("name")
+    if name == call.visitor.name:
+        raise Refused("users do not remove themselves; another administrator can")
+    await done(lambda tell: call.site.access.delete_user(name, tell))
+    return nothing()
+
+
+async def permissions_of_user(call: Call) -> Response:
+    name = call.site.access.account(call.path("name")).name
+    return rows(call, [permission_row(each) for each in call.site.access.permissions() if each.user == name])
+
+
+async def topic_permissions_of_user(call: Call) -> Response:
+    name = call.site.access.account(call.path("name")).name
+    return rows(call, [topic_row(each) for each in call.site.access.topic_permissions() if each.user == name])
+
+
+async def whoami(call: Call) -> Response:
+    return row(call, {"name": call.visitor.name, "tags": sorted(call.visitor.tags), "is_internal_user": True})
+
+
+# -- permissions
+
+
+async def list_permissions(call: Call) -> Response:
+    return rows(call, [permission_row(each) for each in call.site.access.permissions()])
+
+
+async def show_permission(call: Call) -> Response:
+    user, host = call.path("user"), call.path("vhost")
+    for permission in call.site.access.permissions():
+        if (permission.user, permission.host) == (user, host):
+            return row(call, permission_row(permission))
+    raise NotFound(f"user '{user}' has no permissions in vhost '{host}'")
+
+
+async def put_permission(call: Call) -> Response:
+    user, host = call.path("user"), call.path("vhost")
+    body = await call.json()
+    patterns = [text(body, name) for name in ("configure", "write", "read")]
+    is_new = all((each.user, each.host) != (user, host) for each in call.site.access.permissions())
+    await done(lambda tell: call.site.access.put_permission(Permission(user, host, *patterns), tell))
+    return nothing(201 if is_new else 204)
+
+
+async def delete_permission(call: Call) -> Response:
+    await done(lambda tell: call.site.access.delete_permission(call.path("user"), call.path("vhost"), tell))
+    return nothing()
+
+
+async def list_topic_permissions(call: Call) -> Response:
+    return rows(call, [topic_row(each) for each in call.site.access.topic_permissions()])
+
+
+async def show_topic_permissions(call: Call) -> Response:
+    user, host = call.path("user"), call.path("vhost")
+    found = [each for each in call.site.access.topic_permissions() if (each.user, each.host) == (user, host)]
+    if not found:
+        raise NotFound(f"user '{user}' has no topic permissions in vhost '{host}'")
+    return rows(call, [topic_row(each) for each in found])
+
+
+async def put_topic_permission(call: Call) -> Response:
+    body = await call.json()
+    user, host, exchange = call.path("user"), call.path("vhost"), text(body, "exchange")
+    permission = TopicPermission(user, host, exchange, text(body, "write"), text(body, "read"))
+    await done(lambda tell: call.site.access.put_topic_permission(permission, tell))
+    return nothing(201)
+
+
+async def delete_topic_permissions(call: Call) -> Response:
+    await done(lambda tell: call.site.access.delete_topic_permissions(call.path("user"), call.path("vhost"), tell))
+    return nothing()

@@ -1,0 +1,146 @@
+"""How much happens per second, and what it was like a few minutes ago: looked at now and then, from what core counts.
+
+Nothing is kept before somebody asks over HTTP. Virtual hosts have their rings, and so do queues, up to a number.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Mapping
+from typing import Final, final
+
+from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.queue import Queue
+
+INTERVAL_SECONDS: Final = 2.0
+KEPT: Final = 150
+"""How many samples are kept: five minutes."""
+MAX_QUEUES: Final = 500
+"""How many queues have their own; those that came first."""
+_AT_ONCE: Final = 1000
+
+HOST_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged", "dead_lettered", "commits")
+HOST_GAUGES: Final = ("ready", "unsettled", "commit_p50_us", "commit_p99_us")
+QUEUE_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged")
+QUEUE_GAUGES: Final = ("ready", "unsettled")
+
+
+@final
+class Series:
+    """The last samples of a few numbers, and how fast those that only grow did so."""
+
+    def __init__(self, counters: tuple[str, ...], gauges: tuple[str, ...]) -> None:
+        self._counters = counters
+        self._last: dict[str, float] = {}
+        self.rates: dict[str, float] = dict.fromkeys(counters, 0.0)
+        self._rings = {name: array("d") for name in (*counters, *gauges)}
+
+    def add(self, values: Mapping[str, float], seconds: float) -> None:
+        """Take a sample, so long after the last one."""
+        for name, ring in self._rings.items():
+            value = values[name]
+            if name in self.rates:
+                before = self._last.get(name, value)
+                self._last[name] = value
+                value = self.rates[name] = round(max(0.0, value - before) / seconds, 2)
+            ring.append(value)
+            if len(ring) > KEPT:
+                del ring[: len(ring) - KEPT]
+
+    def history(self) -> dict[str, list[float]]:
+        """All samples, the oldest first; of what only grows, how much a second."""
+        return {name: list(ring) for name, ring in self._rings.items()}
+
+
+@final
+class Sampler:
+    """Looks at every virtual host and its queues every two seconds."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self.series: dict[str, Series] = {}
+        """By virtual host."""
+        self._queues: dict[str, dict[str, Series]] = {}
+        self._commits: dict[str, list[int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def queue(self, host: str, name: str) -> Series | None:
+        """The samples of a queue; None when it has none yet, or is one too many."""
+        return self._queues.get(host, {}).get(name)
+
+    async def sample(self, seconds: float = INTERVAL_SECONDS) -> None:
+        """Look at everything once, letting others have the event loop in between."""
+        names = self._hosts.names()
+        for host in [host for host in self.series if host not in names]:
+            del self.series[host], self._queues[host], self._commits[host]
+        for host in names:
+            broker = self._hosts.find(host)
+            if broker is not None:
+                await self._sample(host, broker, seconds)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self.sample()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(INTERVAL_SECONDS)
+            await self.sample(max(0.001, loop.time() - before))
+
+    async def _sample(self, host: str, broker: Broker, seconds: float) -> None:
+        kept = self._queues.setdefault(host, {})
+        room = MAX_QUEUES - sum(len(queues) for queues in self._queues.values())
+        ready = unsettled = acknowledged = 0
+        queues = broker.topology.queues
+        for name in [name for name in kept if name not in queues]:
+            del kept[name]
+        for number, queue in enumerate(list(queues.values()), 1):
+            values = queue_values(queue)
+            ready += values["ready"]
+            unsettled += values["unsettled"]
+            acknowledged += values["acknowledged"]
+            series = kept.get(queue.name)
+            if series is None and room > 0:
+                room -= 1
+                series = kept[queue.name] = Series(QUEUE_COUNTERS, QUEUE_GAUGES)
+            if series is not None:
+                series.add(values, seconds)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        statistics = broker.statistics
+        before = self._commits.get(host)
+        self._commits[host] = list(statistics.commits.counts)
+        values = {
+            "published": statistics.stored,
+            "delivered": statistics.delivered,
+            "redelivered": statistics.redelivered,
+            "acknowledged": acknowledged,
+            "dead_lettered": sum(statistics.dead_letters.values()),
+            "commits": statistics.commits.count,
+            "ready": ready,
+            "unsettled": unsettled,
+            "commit_p50_us": statistics.commits.quantile_us(0.5, before),
+            "commit_p99_us": statistics.commits.quantile_us(0.99, before),
+        }
+        self.series.setdefault(host, Series(HOST_COUNTERS, HOST_GAUGES)).add(values, seconds)
+
+
+def queue_values(queue: Queue) -> dict[str, int]:
+    """What a queue has counted, and what is in it now."""
+    groups = queue.groups.values()
+    return {
+        "published": queue.log.next_offset,
+        "delivered": sum([group.delivered for group in groups]),
+        "redelivered": sum([group.redelivered for group in groups]),
+        "acknowledged": sum([group.acknowledged for group in groups]),
+        "ready": queue.messages,
+        "unsettled": queue.unsettled,
+    }

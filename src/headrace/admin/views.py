@@ -1,0 +1,227 @@
+"""What a queue, a group, a consumer, a connection look like from outside: core's values as JSON. No pages."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, final
+
+from headrace.admin.messages import time_to_json
+from headrace.admin.sampler import Sampler, Series, queue_values
+from headrace.core.address import dead_letter_origin
+from headrace.core.arguments import table_to_json
+from headrace.core.broker import Broker
+from headrace.core.delivery import UNLIMITED, Consumer
+from headrace.core.group import Group, PendingEntry
+from headrace.core.queue import Queue
+from headrace.errors import Corrupt, HeadraceError
+from headrace.net.connection import Wire
+from headrace.net.facts import ChannelFacts, ConnectionFacts
+from headrace.storage.group_state import MODE_NAMES
+
+_NO_RATES: Final = {"published": 0.0, "delivered": 0.0, "redelivered": 0.0, "acknowledged": 0.0}
+
+
+def queue_to_json(host: str, queue: Queue, sampler: Sampler) -> dict[str, object]:
+    """A line of a list of queues."""
+    definition = queue.definition
+    series = sampler.queue(host, queue.name)
+    log = queue.log
+    return {
+        "vhost": host,
+        "name": queue.name,
+        "type": definition.kind,
+        "durable": definition.durable,
+        "exclusive": definition.exclusive,
+        "auto_delete": definition.auto_delete,
+        "arguments": table_to_json(definition.arguments),
+        "state": "running" if queue.refusal is None else "damaged",
+        "groups": len(queue.groups),
+        "consumers": queue.consumers,
+        "first_offset": queue.first_offset,
+        "next_offset": log.next_offset,
+        "bytes": log.size_bytes,
+        "counters": queue_values(queue),
+        "rates": dict(series.rates) if series is not None else dict(_NO_RATES),
+        "is_dead_letter_queue": bool(dead_letter_origin(queue.name)),
+    }
+
+
+def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: int) -> dict[str, object]:
+    """Everything about one queue."""
+    series = sampler.queue(host, queue.name)
+    return {
+        **queue_to_json(host, queue, sampler),
+        "reason": str(queue.refusal) if queue.refusal is not None else "",
+        "definition": queue.definition.to_json(),
+        "oldest_age_ms": oldest_age_ms(queue, now_us),
+        "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
+        "history": series.history()
+        if series is not None
+        else Series(tuple(_NO_RATES), ("ready", "unsettled")).history(),
+    }
+
+
+def oldest_age_ms(queue: Queue, now_us: int) -> int | None:
+    """For how long the oldest message that waits has been there; None when none waits, or it cannot be read."""
+    if queue.is_gone:
+        return None
+    head = queue.first_offset if queue.definition.is_stream else queue.head()
+    if head >= queue.log.next_offset:
+        return None
+    try:
+        return max(0, now_us - queue.message(head).timestamp_us) // 1000
+    except Corrupt:
+        return None
+
+
+def group_to_json(queue: Queue, group: Group) -> dict[str, object]:
+    """How far a group is."""
+    state = group.state
+    return {
+        "queue": queue.name,
+        "name": group.name,
+        "mode": MODE_NAMES[state.mode],
+        "filter": state.filter,
+        "is_paused": group.is_paused,
+        "cursor": state.cursor,
+        "committed": state.committed,
+        "lag": max(0, queue.log.next_offset - state.committed),
+        "ready": group.ready,
+        "pending": group.unsettled,
+        "consumers": len(group.consumers),
+        "delivered": group.delivered,
+        "redelivered": group.redelivered,
+        "acknowledged": group.acknowledged,
+    }
+
+
+def pending_to_json(entry: PendingEntry) -> dict[str, object]:
+    return {
+        "offset": entry.offset,
+        "consumer": entry.consumer,
+        "attempts": entry.attempts,
+        "due": time_to_json(entry.due_us),
+    }
+
+
+@final
+class Connected:
+    """One connection with what it tells about itself."""
+
+    __slots__ = ("facts", "wire")
+
+    def __init__(self, wire: Wire, facts: ConnectionFacts) -> None:
+        self.wire = wire
+        self.facts = facts
+
+    @property
+    def state(self) -> str:
+        return "blocked" if self.wire.is_blocked else "running"
+
+    def connected_at_us(self, now_us: int) -> int:
+        return now_us - round((asyncio.get_running_loop().time() - self.wire.opened_at) * 1_000_000)
+
+
+def connected(wires: list[Wire]) -> list[Connected]:
+    """The connections of those who logged in, by name."""
+    found = [Connected(wire, facts) for wire in wires if (facts := wire.facts()) is not None]
+    return sorted(found, key=lambda connection: connection.wire.name)
+
+
+def connection_to_json(connection: Connected, now_us: int) -> dict[str, object]:
+    wire, facts = connection.wire, connection.facts
+    return {
+        "name": wire.name,
+        "protocol": facts.protocol,
+        "user": facts.user,
+        "vhost": facts.host,
+        "client_id": facts.client_id,
+        "state": connection.state,
+        "is_tls": wire.is_tls,
+        "connected_at": time_to_json(connection.connected_at_us(now_us)),
+        "channels": len(facts.channels),
+        "consumers": sum(len(channel.consumers) for channel in facts.channels),
+        "received_bytes": wire.received_bytes,
+        "sent_bytes": wire.sent_bytes,
+        "client_properties": texts(facts.client_properties),
+    }
+
+
+def channel_to_json(connection: Connected, channel: ChannelFacts) -> dict[str, object]:
+    return {
+        "name": f"{connection.wire.name} ({channel.number})",
+        "connection": connection.wire.name,
+        "number": channel.number,
+        "vhost": connection.facts.host,
+        "user": connection.facts.user,
+        "prefetch": channel.prefetch,
+        "unsettled": channel.unsettled,
+        "consumers": len(channel.consumers),
+        "confirms": channel.is_confirming,
+        "transactional": channel.is_transactional,
+    }
+
+
+@final
+class Consuming:
+    """One consumer with where it is and whose it is."""
+
+    __slots__ = ("channel", "connection", "consumer", "group", "queue")
+
+    def __init__(
+        self, queue: Queue, group: Group, consumer: Consumer, connection: Connected | None, channel: ChannelFacts | None
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.consumer = consumer
+        self.connection = connection
+        self.channel = channel
+
+    @property
+    def prefetch(self) -> int:
+        limit = self.consumer.credit.limit
+        return 0 if limit >= UNLIMITED else limit
+
+    @property
+    def is_active(self) -> bool:
+        active = self.group.consumers.active
+        return active is None or active is self.consumer
+
+
+def consuming(broker: Broker, connections: list[Connected]) -> Iterator[Consuming]:
+    """All consumers of a virtual host, by queue."""
+    owners = {
+        id(consumer): (connection, channel)
+        for connection in connections
+        for channel in connection.facts.channels
+        for consumer in channel.consumers
+    }
+    queues = broker.topology.queues
+    for name in sorted(queues):
+        for group in list(queues[name].groups.values()):
+            for consumer in group.consumers:
+                connection, channel = owners.get(id(consumer), (None, None))
+                yield Consuming(queues[name], group, consumer, connection, channel)
+
+
+def consumer_to_json(host: str, found: Consuming) -> dict[str, object]:
+    return {
+        "vhost": host,
+        "queue": found.queue.name,
+        "group": found.group.name,
+        "name": found.consumer.name,
+        "connection": found.connection.wire.name if found.connection is not None else "",
+        "channel": found.channel.number if found.channel is not None else 0,
+        "prefetch": found.prefetch,
+        "priority": found.consumer.priority,
+        "ack_required": not found.consumer.auto_ack,
+        "unsettled": len(found.consumer.held),
+        "is_active": found.is_active,
+    }
+
+
+def texts(table: "object") -> dict[str, object]:
+    """What a client says about itself, as far as JSON can hold it."""
+    try:
+        return table_to_json(table) if isinstance(table, dict) else {}
+    except HeadraceError:
+        return {}

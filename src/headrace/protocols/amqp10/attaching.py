@@ -1,0 +1,128 @@
+"""How a link comes to be: the answer to its attach, or why there is none. What a source means is in subscribing.py."""
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.protocols.amqp10.addresses import MANAGEMENT, PATHS, QUEUE, Node, parse_node, queue_path
+from headrace.protocols.amqp10.conditions import ends_link_only, error_for
+from headrace.protocols.amqp10.coordinator import CoordinatorSink
+from headrace.protocols.amqp10.frames import (
+    INVALID_FIELD,
+    MAX_MESSAGE_BYTES,
+    RECEIVER_SECOND,
+    SENDER_MIXED,
+    SENDER_UNSETTLED,
+)
+from headrace.protocols.amqp10.incoming import IncomingLink, Sink
+from headrace.protocols.amqp10.link import Link
+from headrace.protocols.amqp10.management import ManagementSink
+from headrace.protocols.amqp10.outgoing import OutgoingLink
+from headrace.protocols.amqp10.performatives import Attach, Detach
+from headrace.protocols.amqp10.publishing import Publisher, check_target
+from headrace.protocols.amqp10.states import RELEASED, State
+from headrace.protocols.amqp10.subscribing import origin_of, own_queue, take_over
+from headrace.protocols.amqp10.termini import Coordinator, Target
+from headrace.protocols.amqp10.types import Map
+
+if TYPE_CHECKING:
+    from headrace.protocols.amqp10.session import Session
+
+_OUTCOMES: Final = ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"]
+
+
+def attach_link(session: "Session", attach: Attach) -> Link | None:
+    """Answer an attach: the link, or None when it was answered with a detach that says why."""
+    try:
+        return _attach_outgoing(session, attach) if attach.is_receiver else _attach_incoming(session, attach)
+    except HeadraceError as error:
+        if not ends_link_only(error):
+            raise
+        _refuse(session, attach, error)
+        return None
+
+
+def _refuse(session: "Session", attach: Attach, error: HeadraceError) -> None:
+    """An answer without the terminus that was asked for, then a detach that says why."""
+    answer = Attach(attach.name, attach.handle, not attach.is_receiver)
+    if attach.is_receiver:
+        answer.target = attach.target
+    else:
+        answer.source = attach.source
+    session.send(answer.encode())
+    session.send(Detach(attach.handle, True, error_for(error)).encode())
+
+
+def _answer(attach: Attach) -> Attach:
+    answer = Attach(attach.name, attach.handle, not attach.is_receiver)
+    answer.sender_settles = attach.sender_settles
+    answer.receiver_settles = attach.receiver_settles
+    answer.source = attach.source
+    answer.target = attach.target
+    answer.properties = Map([(key, value) for key, value in attach.properties.pairs if key == "paired"])
+    return answer
+
+
+# -- what comes in ---------------------------------------------------------------------------------------------------
+
+
+def _attach_incoming(session: "Session", attach: Attach) -> Link:
+    peer = session.peer
+    target = attach.target
+    answer = _answer(attach)
+    answer.max_message_size = MAX_MESSAGE_BYTES
+    if target is None:
+        raise ProtocolError(INVALID_FIELD, f"the link {attach.name[:64]!r} has no target")
+    if isinstance(target, Coordinator):
+        answer.target = Coordinator(["amqp:local-transactions", "amqp:multi-txns-per-ssn"])
+        sink: Sink = CoordinatorSink(session.transactions)
+    else:
+        sink = _sink(session, target)
+    link = IncomingLink(session, attach, sink)
+    if attach.receiver_settles == RECEIVER_SECOND:
+        link.states = peer.host.suspended.take_states(peer.container_id, attach.name)
+        answer.unsettled = _unsettled(link.states)
+    session.send(answer.encode())
+    link.grant()
+    return link
+
+
+def _sink(session: "Session", target: Target) -> Sink:
+    peer = session.peer
+    if target.dynamic:
+        queue = own_queue(peer)
+        target.address = queue_path(queue.name)
+        return Publisher(peer, Node(QUEUE, queue.name))
+    node = parse_node(target.address, target.capabilities)
+    if node.kind in (MANAGEMENT, PATHS):
+        return ManagementSink(session, node.kind == PATHS)
+    check_target(peer, node, target.capabilities)
+    return Publisher(peer, node)
+
+
+# -- what goes out ---------------------------------------------------------------------------------------------------
+
+
+def _attach_outgoing(session: "Session", attach: Attach) -> Link:
+    peer = session.peer
+    source = attach.source
+    if source is None:
+        raise ProtocolError(INVALID_FIELD, f"the link {attach.name[:64]!r} has no source")
+    if attach.sender_settles == SENDER_MIXED:
+        attach.sender_settles = SENDER_UNSETTLED
+    answer = _answer(attach)
+    source.outcomes = _OUTCOMES
+    source.default_outcome = source.default_outcome or RELEASED
+    origin = origin_of(session, attach, source)
+    link = OutgoingLink(session, attach, origin)
+    origin.open(link)
+    kept = peer.host.suspended.resume(peer.container_id, attach.name)
+    if kept is not None and attach.unsettled is not None:
+        answer.unsettled = _unsettled({sent.tag.to_bytes(4): sent.state for sent in kept.unsettled})
+    session.send(answer.encode())
+    if kept is not None:
+        take_over(link, kept, attach.unsettled)
+    return link
+
+
+def _unsettled(states: dict[bytes, State | None]) -> Map:
+    return Map([(tag, None if state is None else state.described()) for tag, state in states.items()])

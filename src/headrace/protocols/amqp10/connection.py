@@ -1,0 +1,386 @@
+"""One client's connection: from the protocol header to the close. Sessions do the work, codec.py knows the bytes."""
+
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.core.account import Account
+from headrace.core.logins import Admit
+from headrace.errors import HeadraceError, ProtocolError
+from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
+from headrace.protocols.amqp10.conditions import ends_session_only, error_for
+from headrace.protocols.amqp10.coordinator import Transactions
+from headrace.protocols.amqp10.frames import (
+    AMQP_HEADER,
+    CHANNEL_MAX,
+    CONNECTION_FORCED,
+    EMPTY_FRAME,
+    FRAME_SIZE_TOO_SMALL,
+    FRAMING_ERROR,
+    IDLE_TIMEOUT_MS,
+    ILLEGAL_STATE,
+    MAX_FRAME_SIZE,
+    MIN_FRAME_SIZE,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    RESOURCE_LIMIT,
+    SASL_AUTH,
+    SASL_HEADER,
+    SASL_OK,
+    UNAUTHORIZED,
+)
+from headrace.protocols.amqp10.peer import Peer, Server
+from headrace.protocols.amqp10.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    Transfer,
+)
+from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN, parse_login
+from headrace.protocols.amqp10.session import Session
+from headrace.protocols.amqp10.types import Map
+
+_GOODBYE_SECONDS: Final = 2.0
+_LEAST_IDLE_MS: Final = 200
+CONTAINER_ID: Final = "headrace"
+
+# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: it is spoken to as one here.
+_COMPATIBLE_WITH: Final = {"product": "RabbitMQ", "version": "4.0.0"}
+
+
+@final
+class Connection(Handler):
+    """What comes in on one connection, and what it does."""
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._decoder = Decoder()
+        self._wire: Wire | None = None
+        self._account: Account | None = None
+        self._is_greeted = False
+        self._is_checking = False
+        """Whether a login is being checked: what comes meanwhile waits."""
+        self._held: list[Event] = []
+        self._peer: Peer | None = None
+        self._transactions: Transactions | None = None
+        self._sessions: dict[int, Session] = {}
+        self._is_opened = False
+        """Whether our open was sent."""
+        self._is_closing = False
+        self._is_blocked = False
+
+    # -- what net calls ----------------------------------------------------------------------------------------------
+
+    def opened(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def feed(self, data: bytes) -> None:
+        peer = self._peer
+        if peer is not None:
+            peer.now_us = self._clock.now_us()
+        try:
+            self._take_all(self._decoder.feed(data))
+        except ProtocolError as error:
+            self._end(error)
+            return
+        if self._decoder.failure is not None and not self._is_checking:
+            self._end(self._decoder.failure)
+        if peer is not None and peer.has_published:
+            if peer.broker.blocked:
+                self._on_flow(True)
+            if peer.published:
+                self._meter(peer)
+
+    def _take_all(self, events: list[Event]) -> None:
+        for at, event in enumerate(events):
+            if self._is_checking:
+                self._held += events[at:]
+                return
+            self._take(event)
+
+    def hold_output(self, is_held: bool) -> None:
+        if self._peer is not None:
+            self._peer.is_held = is_held
+            for session in list(self._sessions.values()):
+                session.refresh()
+
+    def beat(self) -> None:
+        self._send_raw(EMPTY_FRAME)
+
+    def stop(self) -> None:
+        if self._peer is None:
+            if self._wire is not None:
+                self._wire.close()
+            return
+        self._end(ProtocolError(CONNECTION_FORCED, "the server stops"))
+
+    def lost(self) -> None:
+        self._close_sessions()
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.broker.on_flow.remove(self._on_flow)
+            peer.broker.on_dissolved.remove(self._on_dissolved)
+            peer.account.on_removed.remove(self._on_removed)
+            peer.account.disconnect()
+            peer.host.suspended.connection_closed(self)
+            peer.broker.release_owner(self)
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        if self._is_closing:
+            if isinstance(event, Close) and self._wire is not None:
+                self._wire.close()
+        elif isinstance(event, Transfer | Disposition | Flow | Attach | Detach):
+            self._in_session(event)
+        elif isinstance(event, Begin):
+            self._begin(event)
+        elif isinstance(event, End):
+            self._session_ended(event)
+        elif isinstance(event, Hello):
+            self._greet(event)
+        elif isinstance(event, SaslInit):
+            self._log_in(event)
+        elif isinstance(event, Open):
+            self._open(event)
+        else:
+            self._closed()
+
+    def _in_session(self, event: Transfer | Disposition | Flow | Attach | Detach) -> None:
+        session = self._sessions.get(event.channel)
+        if session is None:
+            if self._peer is None:
+                raise ProtocolError(ILLEGAL_STATE, "a connection begins with open")
+            raise ProtocolError(NOT_ALLOWED, f"there is no session on channel {event.channel}")
+        if session.is_closing:
+            return
+        try:
+            if isinstance(event, Transfer):
+                session.transfer(event)
+            elif isinstance(event, Disposition):
+                session.disposition(event)
+            elif isinstance(event, Flow):
+                session.flow(event)
+            elif isinstance(event, Attach):
+                session.attach(event)
+            else:
+                session.detach(event)
+        except ProtocolError as error:
+            if not ends_session_only(error):
+                raise
+            self._end_session(session, error)
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: Hello) -> None:
+        """A client of another protocol or version is told which one is spoken here."""
+        if not hello.is_known or (self._is_greeted and (hello.is_sasl or self._account is None)):
+            self._send_raw(SASL_HEADER)
+            self._is_closing = True
+            if self._wire is not None:
+                self._wire.close()
+            return
+        if hello.is_sasl:
+            self._is_greeted = True
+            self._send_raw(SASL_HEADER + encode_sasl(SaslMechanisms(self._mechanisms()).encode()))
+            return
+        self._send_raw(AMQP_HEADER)
+        if not self._is_greeted:
+            self._is_greeted = True
+            self._check(ANONYMOUS, b"", self._let_in)
+
+    def _mechanisms(self) -> list[str]:
+        with_certificate = [EXTERNAL] if self._wire is not None and self._wire.certificate_name else []
+        return [PLAIN, ANONYMOUS, *with_certificate]
+
+    def _log_in(self, init: SaslInit) -> None:
+        if not self._is_greeted or self._account is not None:
+            raise ProtocolError(ILLEGAL_STATE, "a login where none is due")
+        self._check(init.mechanism, init.response or b"", self._logged_in)
+
+    def _check(self, mechanism: str, response: bytes, admit: Admit) -> None:
+        """Have a login checked, which may take a while."""
+        wire = self._wire
+        assert wire is not None
+        login = parse_login(mechanism, response, wire.certificate_name, wire.address, wire.is_loopback)
+        if login is None:
+            admit(None)
+            return
+        self._is_checking = True
+        self._server.access.login(login, admit)
+        if self._is_checking:
+            wire.pause_reading(BY_BROKER)
+
+    def _logged_in(self, account: Account | None) -> None:
+        self._send_raw(encode_sasl(SaslOutcome(SASL_AUTH if account is None else SASL_OK).encode()))
+        if account is None and self._wire is not None:
+            self._is_closing = True
+            self._wire.close()
+        self._let_in(account)
+
+    def _let_in(self, account: Account | None) -> None:
+        """The login was checked: go on with what came meanwhile."""
+        self._account = account
+        if not self._is_checking:
+            return
+        self._is_checking = False
+        if self._wire is None or self._wire.is_closing:
+            return
+        self._wire.resume_reading(BY_BROKER)
+        held, self._held = self._held, []
+        try:
+            self._take_all(held)
+        except ProtocolError as error:
+            self._end(error)
+
+    def _open(self, opening: Open) -> None:
+        if self._peer is not None or self._wire is None:
+            raise ProtocolError(ILLEGAL_STATE, "open on an open connection")
+        answer = Open(CONTAINER_ID)
+        answer.max_frame_size = MAX_FRAME_SIZE
+        answer.channel_max = CHANNEL_MAX
+        answer.idle_timeout = IDLE_TIMEOUT_MS // 2
+        answer.properties = Map.of({**_COMPATIBLE_WITH, "platform": f"Headrace {self._server.version}"})
+        self._send_raw(encode_frame(0, answer.encode()))
+        self._is_opened = True
+        account = self._account
+        if account is None:
+            raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
+        if opening.max_frame_size < MIN_FRAME_SIZE:
+            raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
+        if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
+            raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
+        peer = self._peer = self._enter(account, opening.hostname or "")
+        peer.container_id = opening.container_id
+        peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
+        peer.now_us = self._clock.now_us()
+        self._transactions = Transactions(peer)
+        peer.broker.on_flow.append(self._on_flow)
+        peer.broker.on_dissolved.append(self._on_dissolved)
+        account.on_removed.append(self._on_removed)
+        beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
+        self._wire.keep_alive(beat_ms / 1000, IDLE_TIMEOUT_MS / 1000)
+
+    def _enter(self, account: Account, hostname: str) -> Peer:
+        """The virtual host that a client wants, if it may. Raises ProtocolError."""
+        assert self._wire is not None
+        name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
+        host = self._server.find_host(name)
+        if host is None:
+            raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
+        rights = self._server.access.rights(account.name, name)
+        if rights is None:
+            raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
+        if not account.connect():
+            limit = account.user.limits.max_connections
+            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+        return Peer(self._wire, self, host, account, rights)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, begin: Begin) -> None:
+        if self._peer is None or self._transactions is None:
+            raise ProtocolError(ILLEGAL_STATE, "a connection begins with open")
+        if begin.channel > CHANNEL_MAX:
+            raise ProtocolError(FRAMING_ERROR, f"channel {begin.channel} is above the agreed {CHANNEL_MAX}")
+        if begin.channel in self._sessions:
+            raise ProtocolError(NOT_ALLOWED, f"there is a session on channel {begin.channel} already")
+        account = self._peer.account
+        if not account.open_channel():
+            limit = account.user.limits.max_channels
+            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
+        session = Session(self._peer, begin.channel, begin, self._transactions)
+        self._sessions[begin.channel] = session
+        session.start()
+
+    def _session_ended(self, end: End) -> None:
+        session = self._sessions.pop(end.channel, None)
+        if session is None:
+            raise ProtocolError(NOT_ALLOWED, f"there is no session on channel {end.channel}")
+        if session.is_closing:
+            return
+        session.flush_answers()
+        self._stop(session)
+        session.send(End().encode())
+
+    def _end_session(self, session: Session, error: ProtocolError) -> None:
+        session.flush_answers()
+        self._stop(session)
+        session.send(End(error_for(error)).encode())
+
+    def _stop(self, session: Session) -> None:
+        session.is_closing = True
+        session.end()
+        session.peer.account.close_channel()
+        session.peer.host.suspended.session_ended(session)
+
+    def _close_sessions(self) -> None:
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            if not session.is_closing:
+                self._stop(session)
+        if self._transactions is not None:
+            self._transactions.end()
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def _closed(self) -> None:
+        """The client closes the connection."""
+        for session in self._sessions.values():
+            session.flush_answers()
+        self._is_closing = True
+        self._close_sessions()
+        self._send_raw(encode_frame(0, Close().encode()))
+        if self._wire is not None:
+            self._wire.close()
+
+    def _end(self, error: HeadraceError) -> None:
+        """Tell the client why, and close."""
+        if self._is_closing or self._wire is None:
+            return
+        self._is_closing = True
+        self._close_sessions()
+        if self._account is None and not self._is_opened:
+            self._wire.close()
+            return
+        self._send_raw(encode_frame(0, Close(error_for(error)).encode()))
+        self._wire.close(_GOODBYE_SECONDS)
+
+    def _on_dissolved(self) -> None:
+        if self._peer is not None:
+            self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{self._peer.host.name}' is deleted"))
+
+    def _on_removed(self) -> None:
+        if self._peer is not None:
+            self._end(ProtocolError(CONNECTION_FORCED, f"user '{self._peer.account.name}' is deleted"))
+
+    def _meter(self, peer: Peer) -> None:
+        """A user that sends more than it may is not heard for a while."""
+        messages, peer.published = peer.published, 0
+        pause_us = peer.account.spend(messages, self._clock.monotonic_us())
+        if pause_us:
+            peer.wire.pause_for(pause_us / 1_000_000)
+
+    def _on_flow(self, is_blocked: bool) -> None:
+        """Publishers wait while the broker has more in hand than it can write."""
+        peer = self._peer
+        if peer is None or is_blocked == self._is_blocked or (is_blocked and not peer.has_published):
+            return
+        self._is_blocked = is_blocked
+        if is_blocked:
+            peer.wire.pause_reading(BY_BROKER)
+        else:
+            peer.wire.resume_reading(BY_BROKER)
+
+    def _send_raw(self, data: bytes) -> None:
+        if self._wire is not None:
+            self._wire.send(data)

@@ -1,0 +1,189 @@
+"""A link whose messages come in: credit, pieces put together, outcomes told. What becomes of them is the sink's.
+
+Credit is given again when half of it is used, so that a sender never waits for it while the broker keeps up.
+"""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.errors import ProtocolError
+from headrace.protocols.amqp10.frames import (
+    INVALID_FIELD,
+    LINK_CREDIT,
+    MAX_MESSAGE_BYTES,
+    MAX_TAG_BYTES,
+    MESSAGE_SIZE_EXCEEDED,
+    RECEIVER_SECOND,
+    TRANSFER_LIMIT_EXCEEDED,
+)
+from headrace.protocols.amqp10.link import Link
+from headrace.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
+from headrace.protocols.amqp10.states import State
+
+if TYPE_CHECKING:
+    from headrace.protocols.amqp10.session import Session
+
+_SERIAL: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
+
+
+@final
+class Incoming:
+    """A whole delivery that came in."""
+
+    __slots__ = ("format", "message", "number", "settled", "state")
+
+    def __init__(self, first: Transfer, settled: bool, message: bytes) -> None:
+        self.number = first.id
+        self.settled = settled
+        self.state = first.state
+        self.format = first.message_format
+        self.message = message
+
+
+class Sink(ABC):
+    """Where what comes in on a link goes."""
+
+    @abstractmethod
+    def take(self, link: "IncomingLink", delivery: Incoming) -> None:
+        """See to it that `link.done` is called unless it is settled. Raises HeadraceError to have the link ended."""
+
+    @abstractmethod
+    def end(self, is_closed: bool) -> None:
+        """The link is gone."""
+
+
+@final
+class IncomingLink(Link):
+    """The receiving end of a link."""
+
+    def __init__(self, session: "Session", attach: Attach, sink: Sink) -> None:
+        super().__init__(session, attach)
+        self._sink = sink
+        self._settles_second = attach.receiver_settles == RECEIVER_SECOND
+        self._delivery_count = attach.initial_delivery_count
+        self._credit = 0
+        self._first: Transfer | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._settled = False
+        self._tags: dict[int, bytes] = {}
+        """The tags of deliveries that the sender has to settle first."""
+        self.states: dict[bytes, State | None] = {}
+        """What became of those, by tag: what a resumed link has to tell."""
+
+    def grant(self) -> None:
+        """Let the sender send."""
+        self._credit = LINK_CREDIT
+        self._send_flow()
+
+    def _send_flow(self) -> None:
+        flow = self.session.state()
+        flow.handle = self.handle
+        flow.delivery_count = self._delivery_count
+        flow.link_credit = self._credit
+        self.session.send(flow.encode())
+
+    # -- deliveries --------------------------------------------------------------------------------------------------
+
+    def transfer(self, transfer: Transfer) -> None:
+        if self._first is not None:
+            self._continue(transfer)
+            return
+        if self._credit <= 0:
+            raise ProtocolError(TRANSFER_LIMIT_EXCEEDED, f"a delivery on the link {self.name[:64]!r} without credit")
+        if transfer.id < 0 or transfer.tag is None or len(transfer.tag) > MAX_TAG_BYTES:
+            raise ProtocolError(INVALID_FIELD, f"a delivery needs an id and a tag of at most {MAX_TAG_BYTES} bytes")
+        self._credit -= 1
+        self._delivery_count = self._delivery_count + 1 & _SERIAL
+        if self._credit < LINK_CREDIT // 2:
+            self.grant()
+        if transfer.more and not transfer.aborted:
+            self._first = transfer
+            self._settled = transfer.settled is True
+            self._size = 0
+            self._add(transfer.payload)
+        elif not transfer.aborted:
+            self._take(transfer, transfer.settled is True, transfer.payload)
+
+    def _continue(self, transfer: Transfer) -> None:
+        first = self._first
+        assert first is not None
+        if transfer.id >= 0 and transfer.id != first.id:
+            raise ProtocolError(INVALID_FIELD, f"delivery {transfer.id} begins before delivery {first.id} has ended")
+        if transfer.aborted:
+            self._drop()
+            return
+        self._settled = self._settled or transfer.settled is True
+        self._add(transfer.payload)
+        if transfer.state is not None:
+            first.state = transfer.state
+        if transfer.more:
+            return
+        message = b"".join(self._parts)
+        settled = self._settled
+        self._drop()
+        self._take(first, settled, message)
+
+    def _add(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > MAX_MESSAGE_BYTES:
+            self._drop()
+            raise ProtocolError(MESSAGE_SIZE_EXCEEDED, f"a message is larger than {MAX_MESSAGE_BYTES} bytes")
+        self._parts.append(piece)
+
+    def _drop(self) -> None:
+        self._first = None
+        self._parts = []
+
+    def _take(self, first: Transfer, settled: bool, message: bytes) -> None:
+        if not settled and (self._settles_second or first.receiver_settles == RECEIVER_SECOND):
+            assert first.tag is not None
+            if first.resume and (known := self.states.get(first.tag)) is not None:
+                self._expect(first.id, first.tag, known)
+                self.session.answer(first.id, known, False)
+                return
+            self._expect(first.id, first.tag, None)
+        self._sink.take(self, Incoming(first, settled, message))
+
+    def _expect(self, number: int, tag: bytes, state: State | None) -> None:
+        self._tags[number] = tag
+        self.states[tag] = state
+        self.session.received[number] = self
+
+    # -- outcomes ----------------------------------------------------------------------------------------------------
+
+    def done(self, number: int, state: State) -> None:
+        """Tell the sender what became of a delivery."""
+        tag = self._tags.get(number)
+        if tag is not None:
+            self.states[tag] = state
+        if not self.is_over:
+            self.session.answer(number, state, tag is None)
+
+    def settle(self, number: int, disposition: Disposition) -> None:
+        """The sender knows what became of it, and so we need not."""
+        if disposition.settled:
+            self.session.received.pop(number, None)
+            tag = self._tags.pop(number, None)
+            if tag is not None:
+                self.states.pop(tag, None)
+
+    # -- flow and end ------------------------------------------------------------------------------------------------
+
+    def flow(self, flow: Flow) -> None:
+        if flow.delivery_count is not None:
+            skipped = flow.delivery_count - self._delivery_count & _SERIAL
+            if skipped < _HALF:
+                self._delivery_count = flow.delivery_count
+                self._credit = max(self._credit - skipped, 0)
+        if flow.echo or self._credit < LINK_CREDIT // 2:
+            self.grant()
+
+    def end(self, is_closed: bool) -> None:
+        self._drop()
+        for number in self._tags:
+            self.session.received.pop(number, None)
+        if not is_closed and self.states:
+            self.peer.host.suspended.keep_states(self)
+        self._sink.end(is_closed)

@@ -1,0 +1,49 @@
+"""One link of a session, whichever way its messages go: names, handles, detaching. See incoming.py and outgoing.py."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.protocols.amqp10.conditions import error_for
+from headrace.protocols.amqp10.performatives import Attach, Detach, Disposition, Flow
+
+if TYPE_CHECKING:
+    from headrace.protocols.amqp10.session import Session
+
+
+class Link(ABC):
+    """An attached link. `is_over` once it was detached by either side."""
+
+    def __init__(self, session: "Session", attach: Attach) -> None:
+        self.session = session
+        self.peer = session.peer
+        self.name = attach.name
+        self.handle = attach.handle
+        self.attach = attach
+        self.is_over = False
+
+    @abstractmethod
+    def flow(self, flow: Flow) -> None:
+        """The peer says what credit there is, or asks."""
+
+    @abstractmethod
+    def settle(self, number: int, disposition: Disposition) -> None:
+        """The peer says what has become of a delivery."""
+
+    @abstractmethod
+    def end(self, is_closed: bool) -> None:
+        """The link is detached, for good or perhaps to be resumed; nothing is sent any more."""
+
+    def refresh(self) -> None:
+        """The peer or its session can take more again, or cannot."""
+        return
+
+    def detach(self, error: HeadraceError | None) -> None:
+        """Detach the link from this side, for good."""
+        if self.is_over:
+            return
+        detach = Detach(self.handle, True, None if error is None else error_for(error))
+        self.session.send(detach.encode())
+        self.session.forget(self)
+        self.is_over = True
+        self.end(True)

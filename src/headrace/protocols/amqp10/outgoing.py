@@ -1,0 +1,198 @@
+"""A link whose messages go out: credit, drain, tags, what is unsettled. Where they come from is the origin's."""
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.delivery import Delivery
+from headrace.errors import ProtocolError
+from headrace.protocols.amqp10.codec import TransferEncoder, encode_frame
+from headrace.protocols.amqp10.frames import MESSAGE_SIZE_EXCEEDED, SENDER_SETTLED
+from headrace.protocols.amqp10.link import Link
+from headrace.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
+from headrace.protocols.amqp10.states import RELEASED, Outcome, State, Transactional, outcome_in
+
+if TYPE_CHECKING:
+    from headrace.protocols.amqp10.session import Session
+
+_SERIAL: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
+
+
+@final
+class Sent:
+    """A delivery that went out and is not settled; None where nobody waits to hear of it."""
+
+    __slots__ = ("delivery", "state", "tag")
+
+    def __init__(self, tag: int, delivery: Delivery | None) -> None:
+        self.tag = tag
+        self.delivery = delivery
+        self.state: State | None = None
+
+
+class Origin(ABC):
+    """Where what goes out on a link comes from."""
+
+    @abstractmethod
+    def open(self, link: "OutgoingLink") -> None:
+        """This is the link that messages go out on."""
+
+    @abstractmethod
+    def allow(self, count: int) -> None:
+        """So many messages may be sent and then no more, until it is called again."""
+
+    @abstractmethod
+    def settled(self, delivery: Delivery, outcome: Outcome) -> None:
+        """The receiver is done with this."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """No more messages are wanted; what is unsettled stays with the link."""
+
+    @abstractmethod
+    def end(self, is_closed: bool) -> None:
+        """The link is gone, and what is unsettled with it; for good where it was closed."""
+
+
+@final
+class OutgoingLink(Link):
+    """The sending end of a link."""
+
+    def __init__(self, session: "Session", attach: Attach, origin: Origin) -> None:
+        super().__init__(session, attach)
+        self.origin = origin
+        self._encoder = TransferEncoder(session.channel, attach.handle, session.peer.frame_max)
+        self._is_settled = attach.sender_settles == SENDER_SETTLED
+        source = attach.source
+        default = outcome_in(source.default_outcome) if source is not None else None
+        self._default: Outcome = default or RELEASED
+        self._delivery_count = 0
+        self._credit = 0
+        self._is_draining = False
+        self._has_sent = False
+        self.last_tag = 0
+        self.unsettled: dict[int, Sent] = {}
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, messages: list[bytes], deliveries: list[Delivery] | None) -> None:
+        """Send whole messages; without deliveries nobody is told what becomes of them."""
+        session = self.session
+        most = self.attach.max_message_size
+        encode = self._encoder.encode
+        out: list[bytes] = []
+        settled = self._is_settled
+        for at, message in enumerate(messages):
+            if most and len(message) > most:
+                session.send_transfers(out)
+                error = f"a message of {len(message)} bytes is larger than the {most} that the receiver takes"
+                self.detach(ProtocolError(MESSAGE_SIZE_EXCEEDED, error))
+                return
+            number = session.next_delivery_id()
+            self.last_tag = self.last_tag + 1 & _SERIAL
+            if not settled:
+                self.unsettled[number] = Sent(self.last_tag, None if deliveries is None else deliveries[at])
+                session.sent[number] = self
+            out += encode(number, self.last_tag, settled, message)
+        count = len(messages)
+        self._credit -= count
+        self._delivery_count = self._delivery_count + count & _SERIAL
+        self._has_sent = True
+        session.send_transfers(out)
+
+    def resume(self, sent: Sent, message: bytes, settled: bool) -> None:
+        """Send again, under its tag, what was unsettled when the link was detached."""
+        transfer = Transfer(self.session.channel, self.handle)
+        transfer.id = self.session.next_delivery_id()
+        transfer.tag = sent.tag.to_bytes(4)
+        transfer.settled = settled
+        transfer.state = sent.state
+        transfer.resume = True
+        if not settled:
+            self.unsettled[transfer.id] = sent
+            self.session.sent[transfer.id] = self
+        most = self.peer.frame_max - 128
+        pieces = [message[at : at + most] for at in range(0, len(message), most)] or [b""]
+        frames: list[bytes] = []
+        for at, piece in enumerate(pieces, 1):
+            transfer.more = at < len(pieces)
+            frames.append(encode_frame(self.session.channel, transfer.encode(), piece))
+        self.session.send_transfers(frames)
+
+    # -- credit ------------------------------------------------------------------------------------------------------
+
+    def flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            limit = (flow.delivery_count or 0) + flow.link_credit
+            credit = limit - self._delivery_count & _SERIAL
+            self._credit = credit if credit < _HALF else 0
+        self._is_draining = flow.drain
+        if flow.drain:
+            self._drain_soon()
+        elif flow.echo:
+            self._send_flow()
+
+    def refresh(self) -> None:
+        room = self.session.room
+        self.origin.allow(min(self._credit, room))
+        if self._is_draining and self._credit and room:
+            self._drain_soon()
+
+    def _drain_soon(self) -> None:
+        """Look again once what is ready was delivered."""
+        self._has_sent = False
+        self.peer.broker.after_delivery(self._drain)
+
+    def _drain(self) -> None:
+        """Give back the credit that no message is there for."""
+        if self.is_over or not self._is_draining:
+            return
+        if self._credit and self._has_sent:
+            self.refresh()  # there may be more
+            return
+        if self._credit and not self.session.room:
+            return  # `refresh` is called when there is room
+        self._is_draining = False
+        self._delivery_count = self._delivery_count + self._credit & _SERIAL
+        self._credit = 0
+        self.origin.allow(0)
+        self._send_flow(drain=True)
+
+    def _send_flow(self, drain: bool = False) -> None:
+        flow = self.session.state()
+        flow.handle = self.handle
+        flow.delivery_count = self._delivery_count
+        flow.link_credit = self._credit
+        flow.drain = drain
+        self.session.send(flow.encode())
+
+    # -- settling ----------------------------------------------------------------------------------------------------
+
+    def settle(self, number: int, disposition: Disposition) -> None:
+        state = disposition.state
+        if isinstance(state, Transactional):
+            self.session.transactions.retire(self, number, state, disposition.settled)
+            return
+        outcome = outcome_in(state)
+        sent = self.unsettled[number]
+        if outcome is None and not disposition.settled:
+            sent.state = state  # how far the receiver is; nothing is decided
+            return
+        self.forget(number)
+        if sent.delivery is not None:
+            self.origin.settled(sent.delivery, outcome or self._default)
+        if not disposition.settled:
+            self.tell_settled(number, state)
+
+    def forget(self, number: int) -> None:
+        self.unsettled.pop(number, None)
+        self.session.sent.pop(number, None)
+
+    def tell_settled(self, number: int, state: State | None) -> None:
+        self.session.send(Disposition(self.session.channel, False, number, number, True, state).encode())
+
+    def end(self, is_closed: bool) -> None:
+        for number in self.unsettled:
+            self.session.sent.pop(number, None)
+        if is_closed or not self.peer.host.suspended.keep(self):
+            self.origin.end(is_closed)

@@ -1,0 +1,99 @@
+"""What the sessions of one connection share: the way out, the virtual host, the user, the limits. No decisions."""
+
+from typing import TYPE_CHECKING, final
+
+from headrace.clock import Clock
+from headrace.core.access import Access
+from headrace.core.account import Account
+from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.rights import Rights
+from headrace.protocols.amqp10.codec import encode_frame
+from headrace.protocols.amqp10.frames import MIN_FRAME_SIZE
+from headrace.protocols.amqp10.suspended import Suspended
+
+if TYPE_CHECKING:
+    from headrace.net.connection import Wire
+
+
+@final
+class Host:
+    """A virtual host as this protocol sees it: its broker, and the links that may be resumed."""
+
+    __slots__ = ("broker", "name", "suspended")
+
+    def __init__(self, name: str, broker: Broker, suspended: Suspended) -> None:
+        self.name = name
+        self.broker = broker
+        self.suspended = suspended
+
+
+@final
+class Server:
+    """What all connections of the server share."""
+
+    __slots__ = ("_clock", "_hosts", "_met", "access", "version")
+
+    def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str) -> None:
+        self._hosts = hosts
+        self._clock = clock
+        self._met: dict[str, Host] = {}
+        self.access = access
+        self.version = version
+
+    def find_host(self, name: str) -> Host | None:
+        """The virtual host of that name, None when there is none."""
+        broker = self._hosts.find(name)
+        if broker is None:
+            return None
+        host = self._met.get(name)
+        if host is None or host.broker is not broker:
+            host = self._met[name] = Host(name, broker, Suspended(self._clock))
+        return host
+
+    def tick(self) -> None:
+        """Be done with links that nobody resumed in time."""
+        for host in self._met.values():
+            host.suspended.sweep()
+
+
+@final
+class Peer:
+    """One connection, seen from its sessions."""
+
+    __slots__ = (
+        "account",
+        "container_id",
+        "frame_max",
+        "has_published",
+        "host",
+        "is_held",
+        "now_us",
+        "owner",
+        "published",
+        "rights",
+        "wire",
+    )
+
+    def __init__(self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights) -> None:
+        self.wire = wire
+        self.owner = owner
+        self.host = host
+        self.account = account
+        self.rights = rights
+        self.container_id = ""
+        self.frame_max = MIN_FRAME_SIZE
+        """The largest frame that the peer takes."""
+        self.now_us = 0
+        self.has_published = False
+        self.published = 0
+        """How many messages came since this was last looked at; counted for users with limits only."""
+        self.is_held = False
+        """Whether the peer does not keep up with what it is sent."""
+
+    @property
+    def broker(self) -> Broker:
+        return self.host.broker
+
+    def send(self, channel: int, performative: bytes) -> None:
+        self.wire.send(encode_frame(channel, performative))

@@ -1,0 +1,201 @@
+"""A message cut into what core keeps apart: the sections before its body, the content of the body, the footer.
+
+A message of AMQP 1.0 keeps all its bytes. Its payload is the content of the body where that is one piece (a data
+section, a string or binary value), so that every protocol and Spark read it as it is; of any other body it is the
+sections as they came. `properties` of the stored message holds the rest:
+
+    +--------+------------------+---------- - - - ---+-------- - - -+
+    | form   | size of the head | head: header,      | footer       |     size and footer are there only when the
+    | 1 byte | 4 bytes          | annotations, ...   |              |     highest bit of the form is set
+    +--------+------------------+---------- - - - ---+-------- - - -+
+
+Nothing here knows what the sections mean: see properties.py.
+"""
+
+import struct
+from typing import Final
+
+from headrace.errors import ProtocolError
+from headrace.protocols.amqp10.frames import DATA, DECODE_ERROR, FOOTER, HEADER, VALUE
+from headrace.protocols.amqp10.reading import Reader
+
+_U32: Final = struct.Struct(">I")
+
+# How the body is written around its content. Stored on disk; never renumber.
+DATA_BODY: Final = 0
+"""One data section, its length in as few bytes as can be."""
+DATA_BODY_LONG: Final = 1
+"""One data section, its length in four bytes though one would do."""
+STRING_BODY: Final = 2
+STRING_BODY_LONG: Final = 3
+BINARY_BODY: Final = 4
+BINARY_BODY_LONG: Final = 5
+WHOLE_BODY: Final = 6
+"""Any other body: its content is its sections as they came."""
+_HAS_FOOTER: Final = 0x80
+
+_SHORT: Final = {
+    DATA_BODY: b"\x00\x53\x75\xa0",
+    STRING_BODY: b"\x00\x53\x77\xa1",
+    BINARY_BODY: b"\x00\x53\x77\xa0",
+}
+_LONG: Final = {
+    DATA_BODY: b"\x00\x53\x75\xb0",
+    STRING_BODY: b"\x00\x53\x77\xb1",
+    BINARY_BODY: b"\x00\x53\x77\xb0",
+}
+_FORMS: Final = {
+    b"\x00\x53\x75\xa0": DATA_BODY,
+    b"\x00\x53\x75\xb0": DATA_BODY,
+    b"\x00\x53\x77\xa1": STRING_BODY,
+    b"\x00\x53\x77\xb1": STRING_BODY,
+    b"\x00\x53\x77\xa0": BINARY_BODY,
+    b"\x00\x53\x77\xb0": BINARY_BODY,
+}
+
+
+def split(message: bytes) -> tuple[bytes, bytes]:
+    """The properties to store and the payload. Raises ProtocolError when it is no message of AMQP 1.0.
+
+    There are clients that write the body before the properties: sections out of order are put in order.
+    """
+    try:
+        return _split(message)
+    except ProtocolError:
+        ordered = _in_order(message)
+        if ordered == message:
+            raise
+        return _split(ordered)
+
+
+def _in_order(message: bytes) -> bytes:
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(message):
+        reader = Reader(message, at)
+        kind = _kind(reader)
+        reader.skip()
+        found.append((kind, at, reader.at))
+        at = reader.at
+    return b"".join([message[start:end] for _, start, end in sorted(found)])
+
+
+def _split(message: bytes) -> tuple[bytes, bytes]:
+    at = 0
+    size = len(message)
+    while at < size and (at + 2 >= size or message[at : at + 2] != b"\x00\x53" or message[at + 2] < DATA):
+        reader = Reader(message, at)
+        if DATA <= _kind(reader) <= VALUE:
+            break
+        reader.skip()
+        at = reader.at
+    found = _whole_body(message, at)
+    if found is not None:
+        form, start = found
+        return bytes([form]) + message[:at], message[start:]
+    body = _body_end(message, at)
+    if body == size:
+        return bytes([WHOLE_BODY]) + message[:at], message[at:]
+    head, content = message[:at], message[at:body]
+    single = _whole_body(content, 0)
+    form = WHOLE_BODY if single is None else single[0]
+    properties = b"".join((bytes([form | _HAS_FOOTER]), _U32.pack(at), head, message[body:]))
+    return properties, content if single is None else content[single[1] :]
+
+
+def joined(properties: bytes, payload: bytes) -> bytes:
+    """The message again, byte for byte."""
+    form = properties[0]
+    if form == DATA_BODY and len(payload) < 256:
+        return b"".join((properties[1:], b"\x00\x53\x75\xa0", bytes([len(payload)]), payload))
+    if form & _HAS_FOOTER:
+        head, footer = parts(properties)
+        return b"".join((head, body_start(form & 0x7F, payload), payload, footer))
+    return b"".join((properties[1:], body_start(form, payload), payload))
+
+
+def parts(properties: bytes) -> tuple[bytes, bytes]:
+    """The sections before the body and the footer."""
+    if not properties[0] & _HAS_FOOTER:
+        return properties[1:], b""
+    end = 5 + _U32.unpack_from(properties, 1)[0]
+    return properties[5:end], properties[end:]
+
+
+def stored(form: int, head: bytes, footer: bytes) -> bytes:
+    """The properties of a message with these parts."""
+    if not footer:
+        return bytes([form & 0x7F]) + head
+    return b"".join((bytes([form | _HAS_FOOTER]), _U32.pack(len(head)), head, footer))
+
+
+def body_start(form: int, payload: bytes) -> bytes:
+    """What stands before the content of the body."""
+    if form == WHOLE_BODY:
+        return b""
+    size = len(payload)
+    kind = form & 0x06
+    if form & 1 or size > 255:
+        return _LONG[kind] + _U32.pack(size)
+    return _SHORT[kind] + bytes([size])
+
+
+def _whole_body(message: bytes, at: int) -> tuple[int, int] | None:
+    """The form of a body that is one piece up to the end of the message, and where its content begins."""
+    start = message[at : at + 4]
+    form = _FORMS.get(start)
+    if form is None:
+        return None
+    if start[3] < 0xB0:
+        if at + 5 > len(message) or at + 5 + message[at + 4] != len(message):
+            return None
+        return form, at + 5
+    if at + 8 > len(message):
+        return None
+    size = _U32.unpack_from(message, at + 4)[0]
+    if at + 8 + size != len(message):
+        return None
+    return form | (1 if size < 256 else 0), at + 8
+
+
+def _body_end(message: bytes, at: int) -> int:
+    """Where the body ends: behind its last section. Raises ProtocolError when it is not one kind of sections."""
+    size = len(message)
+    body = 0
+    while at < size:
+        reader = Reader(message, at)
+        kind = _kind(reader)
+        if kind == FOOTER:
+            reader.skip()
+            if not reader.is_at_end:
+                raise ProtocolError(DECODE_ERROR, "there is something behind the footer of a message")
+            return at
+        if kind < DATA or (body and (kind != body or kind == VALUE)):
+            raise ProtocolError(DECODE_ERROR, f"a message has the section {kind:#x} where it cannot be")
+        body = kind
+        reader.skip()
+        at = reader.at
+    return at
+
+
+def _kind(reader: Reader) -> int:
+    """Which section is next. Raises ProtocolError when it is none."""
+    kind = reader.descriptor()
+    if not HEADER <= kind <= FOOTER:
+        raise ProtocolError(DECODE_ERROR, f"{kind:#x} is no section of a message")
+    return kind
+
+
+def sections(head: bytes) -> list[tuple[int, int, int]]:
+    """The sections before a body: what each is, where it begins and ends. Raises ProtocolError when it has others."""
+    found: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(head):
+        reader = Reader(head, at)
+        kind = _kind(reader)
+        if kind >= DATA or (found and kind <= found[-1][0]):
+            raise ProtocolError(DECODE_ERROR, f"a message has the section {kind:#x} where it cannot be")
+        reader.skip()
+        found.append((kind, at, reader.at))
+        at = reader.at
+    return found

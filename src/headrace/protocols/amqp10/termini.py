@@ -1,0 +1,156 @@
+"""Sources, targets and coordinators: the two ends of a link as attach describes them. Values; nothing is looked up."""
+
+from typing import Final, final
+
+from headrace.protocols.amqp10 import frames
+from headrace.protocols.amqp10.fields import Fields, symbol, symbols, uint
+from headrace.protocols.amqp10.states import State, state_of
+from headrace.protocols.amqp10.types import Described, Map, Symbol, ULong
+
+LINK_DETACH: Final = "link-detach"
+SESSION_END: Final = "session-end"
+CONNECTION_CLOSE: Final = "connection-close"
+NEVER: Final = "never"
+
+NOT_DURABLE: Final = 0
+CONFIGURATION: Final = 1
+UNSETTLED_STATE: Final = 2
+
+
+@final
+class Source:
+    """Where messages of a link come from."""
+
+    __slots__ = (
+        "address",
+        "capabilities",
+        "default_outcome",
+        "distribution_mode",
+        "durable",
+        "dynamic",
+        "expiry_policy",
+        "filter",
+        "node_properties",
+        "outcomes",
+        "timeout",
+    )
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+        self.durable = NOT_DURABLE
+        self.expiry_policy = SESSION_END
+        self.timeout = 0
+        """Seconds that the terminus is kept after its expiry policy says that it is over."""
+        self.dynamic = False
+        self.node_properties = Map()
+        self.distribution_mode = ""
+        self.filter = Map()
+        self.default_outcome: State | None = None
+        self.outcomes: list[str] = []
+        self.capabilities: list[str] = []
+
+    def described(self) -> Described:
+        fields: list[object] = [
+            self.address,
+            uint(self.durable),
+            Symbol(self.expiry_policy),
+            uint(self.timeout),
+            self.dynamic,
+            self.node_properties if self.node_properties.pairs else None,
+            symbol(self.distribution_mode or None),
+            self.filter if self.filter.pairs else None,
+            None if self.default_outcome is None else self.default_outcome.described(),
+            symbols(self.outcomes),
+            symbols(self.capabilities),
+        ]
+        return Described(ULong(frames.SOURCE), fields)
+
+
+@final
+class Target:
+    """Where messages of a link go to."""
+
+    __slots__ = ("address", "capabilities", "durable", "dynamic", "expiry_policy", "node_properties", "timeout")
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+        self.durable = NOT_DURABLE
+        self.expiry_policy = SESSION_END
+        self.timeout = 0
+        self.dynamic = False
+        self.node_properties = Map()
+        self.capabilities: list[str] = []
+
+    def described(self) -> Described:
+        fields: list[object] = [
+            self.address,
+            uint(self.durable),
+            Symbol(self.expiry_policy),
+            uint(self.timeout),
+            self.dynamic,
+            self.node_properties if self.node_properties.pairs else None,
+            symbols(self.capabilities),
+        ]
+        return Described(ULong(frames.TARGET), fields)
+
+
+@final
+class Coordinator:
+    """The target of a link that controls transactions."""
+
+    __slots__ = ("capabilities",)
+
+    def __init__(self, capabilities: list[str]) -> None:
+        self.capabilities = capabilities
+
+    def described(self) -> Described:
+        return Described(ULong(frames.COORDINATOR), [symbols(self.capabilities)])
+
+
+def source_of(value: Described | None) -> Source | None:
+    """Raises ProtocolError when a field is not what it must be."""
+    values = _list(value, frames.SOURCE, "amqp:source:list")
+    if values is None:
+        return None
+    fields = Fields("a source", values)
+    source = Source(_address(fields))
+    source.durable = fields.number(1, "durable")
+    source.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
+    source.timeout = fields.number(3, "timeout")
+    source.dynamic = fields.flag(4, "dynamic")
+    source.node_properties = fields.table(5, "dynamic-node-properties")
+    source.distribution_mode = fields.text(6, "distribution-mode") or ""
+    source.filter = fields.table(7, "filter")
+    source.default_outcome = state_of(fields.described(8, "default-outcome"))
+    source.outcomes = fields.symbols(9, "outcomes")
+    source.capabilities = fields.symbols(10, "capabilities")
+    return source
+
+
+def target_of(value: Described | None) -> Target | Coordinator | None:
+    """Raises ProtocolError when a field is not what it must be."""
+    coordinator = _list(value, frames.COORDINATOR, "amqp:coordinator:list")
+    if coordinator is not None:
+        return Coordinator(Fields("a coordinator", coordinator).symbols(0, "capabilities"))
+    values = _list(value, frames.TARGET, "amqp:target:list")
+    if values is None:
+        return None
+    fields = Fields("a target", values)
+    target = Target(_address(fields))
+    target.durable = fields.number(1, "durable")
+    target.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
+    target.timeout = fields.number(3, "timeout")
+    target.dynamic = fields.flag(4, "dynamic")
+    target.node_properties = fields.table(5, "dynamic-node-properties")
+    target.capabilities = fields.symbols(6, "capabilities")
+    return target
+
+
+def _address(fields: Fields) -> str | None:
+    return fields.text(0, "address")
+
+
+def _list(value: Described | None, number: int, name: str) -> list[object] | None:
+    if value is None or value.descriptor not in (number, name) or not isinstance(value.value, list):
+        return None
+    return value.value

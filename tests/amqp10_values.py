@@ -1,0 +1,160 @@
+"""Values of every AMQP 1.0 type for Hypothesis, and proton's objects as these values."""
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import proton
+from hypothesis import strategies as st
+
+from headrace.protocols.amqp10 import types as t
+
+_INTEGERS: list[tuple[type[int], int, int]] = [
+    (t.UByte, 0, 2**8 - 1),
+    (t.UShort, 0, 2**16 - 1),
+    (t.UInt, 0, 2**32 - 1),
+    (t.ULong, 0, 2**64 - 1),
+    (t.Byte, -(2**7), 2**7 - 1),
+    (t.Short, -(2**15), 2**15 - 1),
+    (t.Int, -(2**31), 2**31 - 1),
+    (int, -(2**63), 2**63 - 1),
+    (t.Timestamp, -(2**63), 2**63 - 1),
+]
+# Few letters of each length in UTF-8, and texts on either side of what one byte can count: that is all that matters.
+ascii_texts = st.one_of(st.text("a-z:\0\x7f", max_size=6), st.sampled_from(["x" * 255, "x" * 256]))
+texts = st.one_of(st.text("aé€😀\0\ud7ff\uffff", max_size=6), st.sampled_from(["x" * 255, "é" * 128]))
+_chars = st.sampled_from("a\0\x7fé€😀\ud7ff\ue000\U0010ffff")
+_bytes = st.one_of(st.binary(max_size=8), st.sampled_from([b"x" * 255, b"x" * 256]))
+
+
+def _wrapped(kind: type[int], least: int, most: int) -> st.SearchStrategy[object]:
+    return st.integers(least, most).map(kind)
+
+
+_floats32 = st.floats(width=32, allow_nan=False).map(t.Float)
+_of_code: dict[int, st.SearchStrategy[object]] = {
+    t.BOOLEAN: st.booleans(),
+    t.UBYTE: _wrapped(*_INTEGERS[0]),
+    t.USHORT: _wrapped(*_INTEGERS[1]),
+    t.UINT: _wrapped(*_INTEGERS[2]),
+    t.ULONG: _wrapped(*_INTEGERS[3]),
+    t.BYTE: _wrapped(*_INTEGERS[4]),
+    t.SHORT: _wrapped(*_INTEGERS[5]),
+    t.INT: _wrapped(*_INTEGERS[6]),
+    t.LONG: _wrapped(*_INTEGERS[7]),
+    t.TIMESTAMP: _wrapped(*_INTEGERS[8]),
+    t.FLOAT: _floats32,
+    t.DOUBLE: st.floats(allow_nan=False),
+    t.CHAR: _chars.map(t.Char),
+    t.DECIMAL32: st.binary(min_size=4, max_size=4).map(t.Decimal32),
+    t.DECIMAL64: st.binary(min_size=8, max_size=8).map(t.Decimal64),
+    t.DECIMAL128: st.binary(min_size=16, max_size=16).map(t.Decimal128),
+    t.UUID: st.uuids(),
+    t.VBIN32: _bytes,
+    t.STR32: texts,
+    t.SYM32: ascii_texts.map(t.Symbol),
+}
+primitives: st.SearchStrategy[object] = st.one_of(st.none(), *_of_code.values())
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> t.Array:
+    """Arrays of every primitive type, described ones and empty ones among them."""
+    code = draw(st.sampled_from(sorted(_of_code)))
+    items = draw(st.lists(_of_code[code], max_size=5))
+    descriptor = draw(st.one_of(st.none(), st.builds(t.Symbol, ascii_texts)))
+    return t.Array(code, items, descriptor)
+
+
+def _nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    lists = st.lists(inner, max_size=5)
+    maps = st.lists(st.tuples(primitives, inner), max_size=4).map(t.Map)
+    described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[t.ULONG]), inner)
+    # Of primitives only: proton, which has to read them too, loses count of described values inside an array.
+    primitive_lists = st.lists(st.lists(primitives, max_size=3), max_size=3)
+    compound_arrays = primitive_lists.map(lambda items: t.Array(t.LIST32, list(items)))
+    return st.one_of(lists, maps, described, arrays(), compound_arrays)
+
+
+values: st.SearchStrategy[object] = st.recursive(primitives, _nested, max_leaves=12)
+
+_PROTON: list[tuple[type, Callable[[Any], object]]] = [
+    (proton.ubyte, t.UByte),
+    (proton.ushort, t.UShort),
+    (proton.uint, t.UInt),
+    (proton.ulong, t.ULong),
+    (proton.byte, t.Byte),
+    (proton.short, t.Short),
+    (proton.int32, t.Int),
+    (proton.timestamp, t.Timestamp),
+    (proton.float32, t.Float),
+    (proton.symbol, t.Symbol),
+    (proton.char, t.Char),
+]
+_CODES = {
+    proton.Data.BOOL: t.BOOLEAN,
+    proton.Data.UBYTE: t.UBYTE,
+    proton.Data.USHORT: t.USHORT,
+    proton.Data.UINT: t.UINT,
+    proton.Data.ULONG: t.ULONG,
+    proton.Data.BYTE: t.BYTE,
+    proton.Data.SHORT: t.SHORT,
+    proton.Data.INT: t.INT,
+    proton.Data.LONG: t.LONG,
+    proton.Data.TIMESTAMP: t.TIMESTAMP,
+    proton.Data.FLOAT: t.FLOAT,
+    proton.Data.DOUBLE: t.DOUBLE,
+    proton.Data.CHAR: t.CHAR,
+    proton.Data.DECIMAL32: t.DECIMAL32,
+    proton.Data.DECIMAL64: t.DECIMAL64,
+    proton.Data.DECIMAL128: t.DECIMAL128,
+    proton.Data.UUID: t.UUID,
+    proton.Data.BINARY: t.VBIN32,
+    proton.Data.STRING: t.STR32,
+    proton.Data.SYMBOL: t.SYM32,
+    proton.Data.LIST: t.LIST32,
+}
+
+
+def read_by_proton(data: proton.Data) -> object:
+    """The value that proton's reader stands at, as one of ours."""
+    kind = data.type()
+    if kind == proton.Data.DESCRIBED:
+        return t.Described(*_children(data))
+    if kind == proton.Data.LIST:
+        return _children(data)
+    if kind == proton.Data.MAP:
+        items = _children(data)
+        return t.Map(list(zip(items[::2], items[1::2], strict=True)))
+    if kind == proton.Data.ARRAY:
+        _, is_described, item_kind = data.get_array()
+        items = _children(data)
+        descriptor = items.pop(0) if is_described else None
+        return t.Array(_CODES[item_kind], items, descriptor)
+    return _simple(kind, data)
+
+
+def _children(data: proton.Data) -> list[object]:
+    items: list[object] = []
+    data.enter()
+    while data.next():
+        items.append(read_by_proton(data))
+    data.exit()
+    return items
+
+
+def _simple(kind: int | None, data: proton.Data) -> object:
+    if kind == proton.Data.DECIMAL32:
+        return t.Decimal32(struct.pack(">I", data.get_decimal32()))
+    if kind == proton.Data.DECIMAL64:
+        return t.Decimal64(struct.pack(">Q", data.get_decimal64()))
+    if kind == proton.Data.DECIMAL128:
+        return t.Decimal128(data.get_decimal128())
+    value = data.get_object()
+    for theirs, ours in _PROTON:
+        if type(value) is theirs:
+            return ours(value)
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return uuid.UUID(bytes=value.bytes) if isinstance(value, uuid.UUID) else value

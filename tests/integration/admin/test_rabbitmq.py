@@ -1,0 +1,234 @@
+"""RabbitMQ's management paths, with RabbitMQ's own command and by hand."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.servers import Server
+
+
+def admin(server: Server, *arguments: str, user: str = "guest", password: str = "guest") -> str:
+    """What `rabbitmqadmin` prints."""
+    command = shutil.which("rabbitmqadmin")
+    assert command is not None, "rabbitmqadmin is missing: scripts/test installs it"
+    result = subprocess.run(
+        [command, "-H", "127.0.0.1", "-P", str(server.http_port), "-u", user, "-p", password, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def listed(server: Server, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(admin(server, "-f", "raw_json", "list", *arguments))
+    return found
+
+
+# -- rabbitmqadmin
+
+
+def test_rabbitmqadmin_declares_publishes_gets_and_deletes(server: Server, name: str) -> None:
+    admin(server, "declare", "queue", f"name={name}", "durable=true", 'arguments={"x-max-length": 10}')
+    admin(server, "declare", "exchange", f"name={name}-x", "type=topic")
+    admin(server, "declare", "binding", f"source={name}-x", f"destination={name}", "routing_key=a.*")
+    admin(server, "publish", f"exchange={name}-x", "routing_key=a.b", "payload=hello", 'properties={"priority": 3}')
+
+    peeked = json.loads(admin(server, "-f", "raw_json", "get", f"queue={name}"))
+    taken = json.loads(admin(server, "-f", "raw_json", "get", f"queue={name}", "ackmode=ack_requeue_false", "count=5"))
+    left = json.loads(admin(server, "-f", "raw_json", "get", f"queue={name}"))
+
+    assert [(each["payload"], each["routing_key"], each["exchange"]) for each in peeked] == [
+        ("hello", "a.b", f"{name}-x")
+    ]
+    assert peeked[0]["properties"]["priority"] == 3
+    assert [(each["payload"], each["redelivered"]) for each in taken] == [("hello", True)]
+    assert left == []
+
+    keys = [each["properties_key"] for each in listed(server, "bindings") if each["source"] == f"{name}-x"]
+    admin(
+        server, "delete", "binding", f"source={name}-x", f"destination={name}", "destination_type=queue",
+        f"properties_key={keys[0]}",
+    )  # fmt: skip
+    admin(server, "delete", "exchange", f"name={name}-x")
+    admin(server, "delete", "queue", f"name={name}")
+    assert name not in [each["name"] for each in listed(server, "queues")]
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["users", "vhosts", "connections", "exchanges", "bindings", "permissions", "channels", "parameters", "consumers",
+     "queues", "policies", "operator_policies", "nodes", "vhost_limits"],
+)  # fmt: skip
+def test_rabbitmqadmin_lists_everything(server: Server, what: str) -> None:
+    assert isinstance(listed(server, what), list)
+    admin(server, "list", what)
+
+
+def test_rabbitmqadmin_shows_the_overview(server: Server) -> None:
+    assert "rabbitmq_version" in admin(server, "show", "overview")
+
+
+def test_rabbitmqadmin_manages_users_hosts_and_permissions(server: Server, name: str) -> None:
+    admin(server, "declare", "vhost", f"name={name}")
+    admin(server, "declare", "user", f"name={name}", "password=secret", "tags=management")
+    admin(server, "declare", "permission", f"vhost={name}", f"user={name}", "configure=.*", "write=.*", "read=.*")
+
+    admin(server, "-V", name, "declare", "queue", "name=mine", user=name, password="secret")
+
+    assert [each["vhost"] for each in listed(server, "queues") if each["name"] == "mine"] == [name]
+    admin(server, "delete", "permission", f"vhost={name}", f"user={name}")
+    admin(server, "delete", "user", f"name={name}")
+    admin(server, "delete", "vhost", f"name={name}")
+    assert name not in [each["name"] for each in listed(server, "vhosts")]
+
+
+def test_rabbitmqadmin_purges_a_queue_and_closes_a_connection(server: Server, name: str) -> None:
+    connection = server.connect(client_properties={"connection_name": name})
+    channel = connection.channel()
+    channel.queue_declare(name)
+    channel.basic_publish("", name, b"x")
+    channel.basic_consume(name, lambda *_: None, consumer_tag=f"{name}-tag")
+
+    consumers = [each["consumer_tag"] for each in listed(server, "consumers")]
+    channel.basic_cancel(f"{name}-tag")
+    admin(server, "purge", "queue", f"name={name}")
+    names = [each["name"] for each in listed(server, "connections") if each["user_provided_name"] == name]
+    admin(server, "close", "connection", f"name={names[0]}")
+
+    assert f"{name}-tag" in consumers
+    with pytest.raises(Exception, match="CONNECTION_FORCED"):
+        connection.sleep(30)
+
+
+def test_definitions_go_from_one_broker_to_another(
+    server: Server, name: str, tmp_path: Path, http: httpx.Client
+) -> None:
+    admin(server, "declare", "vhost", f"name={name}")
+    admin(server, "declare", "user", f"name={name}", "password=secret", "tags=administrator")
+    admin(server, "declare", "permission", f"vhost={name}", f"user={name}", "configure=.*", "write=.*", "read=.*")
+    admin(server, "-V", name, "declare", "queue", "name=plain", 'arguments={"x-queue-type": "stream"}')
+    http.put(f"/api/v1/queues/{name}/configured", json={"limits": {"max_depth": 7}, "retry": {"max_retries": 2}})
+    admin(server, "-V", name, "declare", "exchange", "name=x", "type=fanout")
+    admin(server, "-V", name, "declare", "binding", "source=x", "destination=plain", "routing_key=k")
+    file = tmp_path / "definitions.json"
+    admin(server, "export", str(file))
+    (tmp_path / "other").mkdir()
+    other = Server(tmp_path / "other", in_memory=True)
+    other.start()
+    try:
+        admin(other, "import", str(file))
+        admin(other, "import", str(file))
+
+        with httpx.Client(base_url=other.http_url, auth=(name, "secret"), timeout=30) as client:
+            configured = client.get(f"/api/v1/queues/{name}/configured").json()["definition"]
+            queues = {each["name"]: each["type"] for each in client.get(f"/api/queues/{name}").json()}
+            bindings = [each["source"] for each in client.get(f"/api/queues/{name}/plain/bindings").json()]
+    finally:
+        other.stop()
+
+    assert (configured["max_length"], configured["retry"]["max_retries"]) == (7, 2)
+    assert queues == {"plain": "stream", "configured": "classic"}
+    assert bindings == ["", "x"]
+
+
+# -- by hand
+
+
+def test_lists_are_cut_sorted_and_searched(http: httpx.Client, name: str) -> None:
+    for number in range(5):
+        assert http.put(f"/api/queues/%2F/{name}-{number}", json={}).status_code == 201
+        assert http.put(f"/api/queues/%2F/{name}-{number}", json={}).status_code == 204
+
+    page = http.get("/api/queues", params={"page": 2, "page_size": 2, "name": name, "sort": "name"}).json()
+    columns = http.get("/api/queues", params={"name": name, "columns": "name,message_stats.publish"}).json()
+
+    assert [each["name"] for each in page["items"]] == [f"{name}-2", f"{name}-3"]
+    assert (page["page_count"], page["filtered_count"], page["item_count"]) == (3, 5, 2)
+    assert columns[0] == {"name": f"{name}-0", "message_stats": {"publish": 0}}
+    assert http.get("/api/queues", params={"page": 9, "name": name}).status_code == 400
+    assert http.get("/api/queues", params={"name": "(a+)+", "use_regex": "true"}).status_code == 400
+
+
+def test_a_message_published_here_arrives_over_amqp_with_its_properties(
+    http: httpx.Client, server: Server, name: str
+) -> None:
+    http.put(f"/api/queues/%2F/{name}", json={"durable": True})
+    body = {
+        "properties": {"delivery_mode": 2, "content_type": "text/plain", "type": "greeting", "headers": {"h": 1},
+                       "expiration": "60000", "timestamp": 5},
+        "routing_key": name,
+        "payload": "aGk=",
+        "payload_encoding": "base64",
+    }  # fmt: skip
+
+    routed = http.post("/api/exchanges/%2F/amq.default/publish", json=body).json()
+    nowhere = http.post("/api/exchanges/%2F/amq.default/publish", json={**body, "routing_key": "nowhere"}).json()
+    _, properties, payload = server.connect().channel().basic_get(name, auto_ack=True)
+
+    assert (routed, nowhere) == ({"routed": True}, {"routed": False})
+    assert payload == b"hi"
+    assert (properties.content_type, properties.type, properties.headers) == ("text/plain", "greeting", {"h": 1})
+    assert properties.expiration == "60000"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "/api/queues/%2F/bad", {"durable": "perhaps"}, 400),
+        ("PUT", "/api/queues/%2F/bad", {"arguments": {"x-max-length": "many"}}, 409),
+        ("PUT", "/api/exchanges/%2F/bad", {"type": "round"}, 400),
+        ("PUT", "/api/exchanges/%2F/bad", {}, 400),
+        ("PUT", "/api/queues/nowhere/bad", {}, 404),
+        ("POST", "/api/queues/%2F/missing/get", {"count": 1}, 404),
+        ("POST", "/api/bindings/%2F/e/amq.topic/q/missing", {}, 404),
+        ("POST", "/api/bindings/%2F/e/amq.topic/z/missing", {}, 404),
+        ("PUT", "/api/users/bad", {}, 400),
+        ("PUT", "/api/permissions/%2F/missing", {"configure": "", "write": "", "read": ""}, 404),
+        ("PUT", "/api/permissions/%2F/guest", {"configure": "("}, 400),
+        ("POST", "/api/definitions", {"queues": 5}, 400),
+        ("POST", "/api/definitions", {"queues": [{"name": "q", "headrace": {"max_length": "x"}}]}, 400),
+        ("POST", "/api/definitions", {"bindings": [{"source": "x"}]}, 400),
+        ("DELETE", "/api/users/guest", None, 400),
+        ("DELETE", "/api/vhosts/%2F", None, 400),
+        ("DELETE", "/api/connections/none", None, 404),
+    ],
+)
+def test_what_cannot_be_done_is_said(http: httpx.Client, method: str, path: str, body: object, status: int) -> None:
+    answer = http.request(method, path, json=body)
+
+    assert answer.status_code == status, answer.text
+    assert answer.json()["reason"]
+
+
+def test_health_checks_and_aliveness(http: httpx.Client, server: Server) -> None:
+    assert http.get("/api/aliveness-test/%2F").json() == {"status": "ok"}
+    assert http.get("/api/health/checks/alarms").json() == {"status": "ok"}
+    assert http.get(f"/api/health/checks/port-listener/{server.port}").json() == {"status": "ok"}
+    assert http.get("/api/health/checks/port-listener/1").status_code == 503
+    assert http.get("/api/health/checks/protocol-listener/amqp091").json() == {"status": "ok"}
+    assert http.get("/api/whoami").json()["name"] == "guest"
+    assert http.get("/api/cluster-name").json()["name"].startswith("headrace@")
+    node = http.get("/api/nodes").json()[0]
+    assert http.get(f"/api/nodes/{node['name']}").json()["mem_used"] > 0
+
+
+def test_a_user_who_only_manages_sees_no_users(http: httpx.Client, server: Server, name: str) -> None:
+    http.put(f"/api/users/{name}", json={"password": "secret", "tags": "management"})
+
+    def status(path: str) -> int:
+        return httpx.get(f"{server.http_url}{path}", auth=(name, "secret")).status_code
+
+    assert status("/api/whoami") == 200
+    assert status("/api/users") == 403
+    assert status("/api/definitions") == 403
+    assert status("/api/nodes") == 403
+    assert status("/api/queues/%2F") == 403
+    assert httpx.get(f"{server.http_url}/api/queues", auth=(name, "secret")).json() == []
