@@ -4,7 +4,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin import health, metrics, publishing
+from headrace.admin import files, health, metrics, publishing
 from headrace.admin.api import pages as api
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
@@ -22,6 +22,7 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     """
     pages = Pages(site)
     routes = [
+        *files.routes(),
         *health.routes(site),
         *metrics.routes(pages),
         *publishing.routes(pages),
