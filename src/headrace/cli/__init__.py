@@ -16,9 +16,6 @@ _COMMANDS: Final = {
     "queues": "headrace.cli.queues",
     "groups": "headrace.cli.groups",
     "dlq": "headrace.cli.dlq",
-    "users": "headrace.cli.users",
-    "permissions": "headrace.cli.permissions",
-    "vhosts": "headrace.cli.vhosts",
     "doctor": "headrace.cli.doctor",
 }
 """Each command and the module that has it as `app`."""

@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import typer
 
@@ -31,9 +31,11 @@ class Client:
     def __init__(self, url: str, user: str, password: str, host: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            fail(f"--url takes an address like {DEFAULT_URL}; {url!r} is none", EXIT_USAGE)
-        self._url = url
+            fail(f"--url takes an address like {DEFAULT_URL}", EXIT_USAGE)
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._prefix = parts.path.rstrip("/") + "/api/v1"
+        if parts.username is not None:
+            user, password = unquote(parts.username), unquote(parts.password or "")
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
         self.host = host
@@ -98,7 +100,10 @@ def _shown(value: object) -> object:
 
 Command = Callable[..., None]
 _SHARED: Final[dict[str, tuple[Any, object]]] = {
-    "url": (Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The broker's HTTP address.")], DEFAULT_URL),
+    "url": (
+        Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The broker's HTTP address; a login may be in it.")],
+        DEFAULT_URL,
+    ),
     "user": (Annotated[str, typer.Option(envvar="HEADRACE_USER", help="Who you are.")], "guest"),
     "password": (
         Annotated[str, typer.Option(envvar="HEADRACE_PASSWORD", help="Better given in the environment.")],
