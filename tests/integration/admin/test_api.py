@@ -1,12 +1,17 @@
 """The API under /api/v1, over real HTTP: what the command line and the dashboard do."""
 
 import base64
+import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from paho.mqtt import client as mqtt
+from proton import ConnectionException
+from proton.utils import BlockingConnection
 
 from tests.servers import Server
 
@@ -454,3 +459,31 @@ def test_a_body_that_is_no_table_is_refused(api: httpx.Client, body: bytes) -> N
 
     assert answer.status_code == 400
     assert answer.json()["error"] == "bad_request"
+
+
+# -- other protocols
+
+
+def test_clients_of_every_protocol_are_listed_with_their_consumers(api: httpx.Client, server: Server, name: str) -> None:
+    declare(api, name)
+    mqtt_client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"{name}-mqtt", protocol=mqtt.MQTTv5)
+    mqtt_client.username_pw_set("guest", "guest")
+    mqtt_client.connect("127.0.0.1", server.ports["mqtt"])
+    mqtt_client.subscribe(f"$queue/{name}", qos=1)
+    mqtt_client.loop_start()
+    amqp10 = BlockingConnection(f"guest:guest@127.0.0.1:{server.port}", timeout=20)
+    amqp10.create_receiver(f"/queues/{name}")
+    try:
+        deadline = time.monotonic() + 20
+        protocols: set[str] = set()
+        while len(protocols) < 2 and time.monotonic() < deadline:
+            found = api.get("/consumers", params={"limit": 1000}).json()["items"]
+            connections = {each["name"]: each["protocol"] for each in api.get("/connections").json()["items"]}
+            protocols = {connections.get(each["connection"], "") for each in found if each["queue"] == name}
+    finally:
+        mqtt_client.disconnect()
+        mqtt_client.loop_stop()
+        with contextlib.suppress(ConnectionException):
+            amqp10.close()
+
+    assert protocols == {"MQTT 5.0", "AMQP 1.0"}
