@@ -1,6 +1,7 @@
 """Virtual hosts and users for tests that build a server themselves; nothing there waits for threads."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
@@ -9,6 +10,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Background, Result
 from headrace.errors import HeadraceError
 from headrace.storage.api import Engine
+from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 
 
@@ -38,6 +40,17 @@ def doors_to(broker: Broker, engine: Engine | None = None, clock: Clock | None =
     engine = engine or MemoryEngine()
     hosts = Hosts(engine, lambda name: broker)
     return hosts, Access(engine, clock or SystemClock(), AtOnce(), hosts)
+
+
+def prepare(directory: Path, change: Callable[[Hosts, Access], None]) -> None:
+    """Have virtual hosts and users in a data directory before a server opens it."""
+    engine = LocalEngine(directory)
+    clock = SystemClock()
+    hosts = Hosts(engine, lambda name: Broker(engine, clock, lambda call: None, name))
+    access = Access(engine, clock, AtOnce(), hosts)
+    change(hosts, access)
+    engine.sync()
+    engine.close()
 
 
 def must(error: HeadraceError | None) -> None:

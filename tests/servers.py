@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
-_ANY_PORTS = ("--amqp", "0", "--mqtt", "0", "--http", "0")
+_ANY_PORTS = ("--amqp", "0", "--http", "0")
 
 
 class Server:
@@ -31,23 +31,15 @@ class Server:
         self.http_port = 0
         self.ports: dict[str, int] = {}
 
-    def start(self) -> None:
+    def start(self, mqtt_port: int = 0) -> None:
+        """Start it; on any free ports, unless clients are to find MQTT where it was."""
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
+        command = [sys.executable, "-m", "headrace", "serve", *_ANY_PORTS, "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "headrace",
-                    "serve",
-                    *_ANY_PORTS,
-                    "--ready-file",
-                    str(ready),
-                    *where,
-                    *self._options,
-                ],
+                [*command, "--mqtt", str(mqtt_port), *self._options],
                 stdout=log,
                 stderr=log,
             )
@@ -75,8 +67,17 @@ class Server:
         self._process = None
         return code
 
+    def hang_up(self) -> None:
+        """Have it read its certificate again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def log(self) -> str:
         return (self._directory / "server.log").read_text()
+
+    @property
+    def mqtt_port(self) -> int:
+        return self.ports["mqtt"]
 
     @property
     def url(self) -> str:

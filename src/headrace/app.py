@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.logging import RichHandler
 
-from headrace.admin.listener import HttpListener
+from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
@@ -32,6 +32,7 @@ from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
+from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
@@ -50,8 +51,11 @@ from headrace.version import __version__
 DEFAULT_DATA: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
 DEFAULT_AMQP_PORT: Final = 5672
+DEFAULT_AMQPS_PORT: Final = 5671
 DEFAULT_MQTT_PORT: Final = 1883
+DEFAULT_MQTTS_PORT: Final = 8883
 DEFAULT_HTTP_PORT: Final = 15672
+DEFAULT_HTTPS_PORT: Final = 15671
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -75,6 +79,11 @@ class ServeSettings:
     """Where the admin API, metrics and the dashboard are served, in the same way."""
     coap: int | None = None
     """Where CoAP clients publish, in the same way."""
+    tls: TlsFiles | None = None
+    """The certificate of the listeners below, which there are only with one."""
+    amqps: int | None = None
+    mqtts: int | None = None
+    https: int | None = None
 
 
 def open_engine(data: Path | None, wake: Wake) -> Engine:
@@ -140,7 +149,7 @@ def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandle
 
 
 @final
-class _Threads(Background):
+class Threads(Background):
     """A few threads for passwords, started when the first is checked."""
 
     def __init__(self) -> None:
@@ -172,7 +181,8 @@ class _Program:
         self._engine: Engine | None = None
         self._hosts: Hosts | None = None
         self._access: Access | None = None
-        self._background = _Threads()
+        self._background = Threads()
+        self._tls: Tls | None = None
         self._amqp10: Amqp10Server | None = None
         self._mqtt: MqttServer | None = None
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
@@ -184,7 +194,10 @@ class _Program:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         started_us = self._clock.monotonic_us()
+        if self._settings.tls is not None:
+            self._tls = Tls(self._settings.tls)
         engine = self._engine = self._opener(self._settings.data, lambda: self._wake(loop))
         try:
             self._open_hosts(engine, loop)
@@ -219,30 +232,49 @@ class _Program:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         assert self._hosts is not None
         assert self._access is not None
-        if self._settings.amqp is not None:
-            server = Amqp091Server(self._hosts, self._access, __version__)
-            server_10 = self._amqp10 = Amqp10Server(self._hosts, self._access, self._clock, __version__)
-            listener = Listener(
-                lambda: AmqpGreeting(
-                    lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
-                )
-            )
-            await listener.open(self._settings.host, self._settings.amqp)
-            self._listeners["amqp"] = listener
-        if self._settings.mqtt is not None:
-            mqtt = self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__)
-            listener = Listener(lambda: MqttConnection(mqtt))
-            await listener.open(self._settings.host, self._settings.mqtt)
-            self._listeners["mqtt"] = listener
-        if self._settings.http is not None:
-            site = Site(self._hosts, self._access, self._wires, self._ports, self._trouble, self._clock, __version__)
-            http = HttpListener(site, [])  # rooms outside admin/ add the functions here that give their routes
-            await http.open(self._settings.host, self._settings.http)
-            self._listeners["http"] = http
-        if self._settings.coap is not None:
-            coap = DatagramListener(_coap_endpoint(self._hosts, self._access, self._clock))
-            await coap.open(self._settings.host, self._settings.coap)
-            self._listeners["coap"] = coap
+        hosts, access, settings = self._hosts, self._access, self._settings
+        amqp = self._amqp(hosts, access)
+        for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
+            await self._open(name, Listener(amqp), port)
+        mqtt = MqttServer(hosts, access, self._clock, __version__)
+        if settings.mqtt is not None or settings.mqtts is not None:
+            self._mqtt = mqtt
+        for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
+            await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
+        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
+        for name, port in (("http", settings.http), ("https", settings.https)):
+            await self._open(name, HttpListener(site, routes), port)
+        if settings.coap is not None:
+            coap = self._listeners["coap"] = DatagramListener(_coap_endpoint(hosts, access, self._clock))
+            await coap.open(settings.host, settings.coap)
+
+    def _amqp(self, hosts: Hosts, access: Access) -> Callable[[], AmqpGreeting]:
+        """Handlers for both versions: the client's first bytes say which."""
+        server = Amqp091Server(hosts, access, __version__)
+        server_10 = self._amqp10 = Amqp10Server(hosts, access, self._clock, __version__)
+        return lambda: AmqpGreeting(
+            lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
+        )
+
+    async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
+        """Open a listener if it was asked for; those whose names end in `s` speak TLS."""
+        if port is not None:
+            tls = self._tls.context if self._tls is not None and name.endswith("s") else None
+            await listener.open(self._settings.host, port, tls)
+            self._listeners[name] = listener
+
+    def _reload(self) -> None:
+        """SIGHUP: read again what can change while the broker serves, which is the certificate."""
+        if self._tls is None:
+            _log.info("there is no certificate to read again")
+            return
+        try:
+            self._tls.reload()
+        except Unavailable as error:
+            _log.error("the certificate stays as it was: %s", error)
+        else:
+            _log.info("the certificate was read again; connections from now on get it")
 
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]

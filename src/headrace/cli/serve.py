@@ -9,14 +9,18 @@ from rich.console import Console
 from headrace.app import (
     DEFAULT_ADDRESS,
     DEFAULT_AMQP_PORT,
+    DEFAULT_AMQPS_PORT,
     DEFAULT_DATA,
     DEFAULT_HTTP_PORT,
+    DEFAULT_HTTPS_PORT,
     DEFAULT_MQTT_PORT,
+    DEFAULT_MQTTS_PORT,
     ServeSettings,
 )
 from headrace.app import serve as serve_app
 from headrace.cli.words import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE, examples, fail, port
 from headrace.errors import Corrupt, Fatal, HeadraceError
+from headrace.net.tls import TlsFiles
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -28,6 +32,7 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
         "headrace serve --memory --ready-file /tmp/headrace.ready",
         "headrace serve --host 0.0.0.0 --amqp 5672",
         "headrace serve --http off",
+        "headrace serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key --amqp off",
     )
 )
 def serve(
@@ -46,6 +51,37 @@ def serve(
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
     coap: Annotated[str, typer.Option(metavar="PORT", help="Where CoAP clients publish (UDP), likewise.")] = "off",
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="The certificate (chain) in PEM for the ports below; needs --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key in PEM.")] = None,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Let only clients in whose certificates these authorities (PEM) have signed.")
+    ] = None,
+    amqps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help=f"AMQP with TLS (default: {DEFAULT_AMQPS_PORT} with a certificate).",
+            show_default=False,
+        ),
+    ] = None,
+    mqtts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help=f"MQTT with TLS (default: {DEFAULT_MQTTS_PORT} with a certificate).",
+            show_default=False,
+        ),
+    ] = None,
+    https: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PORT",
+            help=f"HTTP with TLS (default: {DEFAULT_HTTPS_PORT} with a certificate).",
+            show_default=False,
+        ),
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Write pid, data directory and ports here, as JSON, once it serves.")
     ] = None,
@@ -54,6 +90,7 @@ def serve(
     if memory and data is not None:
         fail("--memory keeps nothing in a directory; give either --data or --memory", EXIT_USAGE)
     where = None if memory else data or DEFAULT_DATA
+    tls = _tls(tls_cert, tls_key, tls_ca)
     settings = ServeSettings(
         where,
         ready_file,
@@ -62,6 +99,10 @@ def serve(
         mqtt=port("--mqtt", mqtt),
         http=port("--http", http),
         coap=port("--coap", coap),
+        tls=tls,
+        amqps=_tls_port("--amqps", amqps, DEFAULT_AMQPS_PORT, tls),
+        mqtts=_tls_port("--mqtts", mqtts, DEFAULT_MQTTS_PORT, tls),
+        https=_tls_port("--https", https, DEFAULT_HTTPS_PORT, tls),
     )
     try:
         serve_app(settings, Console())
@@ -71,3 +112,21 @@ def serve(
         fail(f"{error}; `headrace doctor {settings.data}` examines the whole directory", EXIT_PROBLEMS)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
+
+
+def _tls(certificate: Path | None, key: Path | None, authority: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None and authority is None:
+        return None
+    if certificate is None or key is None:
+        fail("TLS needs both --tls-cert and --tls-key", EXIT_USAGE)
+    return TlsFiles(certificate, key, authority)
+
+
+def _tls_port(option: str, text: str | None, default: int, tls: TlsFiles | None) -> int | None:
+    """The port for TLS; there is one without being asked for where there is a certificate."""
+    if text is None:
+        return default if tls is not None else None
+    number = port(option, text)
+    if tls is None and number is not None:
+        fail(f"{option} needs a certificate: give --tls-cert and --tls-key", EXIT_USAGE)
+    return number

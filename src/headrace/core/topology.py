@@ -12,7 +12,7 @@ from headrace.core.queue import Queue
 from headrace.core.topics import TopicTree
 from headrace.core.turn import Turn
 from headrace.errors import NotFound
-from headrace.model import Source
+from headrace.model import MQTT5, Source
 from headrace.storage.api import BINDINGS, EXCHANGES, Engine
 
 DEFAULT_HOST: Final = "/"
@@ -164,6 +164,13 @@ class Topology:
 def topic_of(source: Source) -> str:
     """The topic that subscribers know a message by: of one published to an exchange, its key with levels for words."""
     return source.topic.translate(_AS_KEY) if source.exchange else source.topic
+
+
+def key_of(source: Source) -> tuple[str, str]:
+    """The exchange and the routing key that AMQP's consumers know a message by: of a plain topic, its way to them."""
+    if source.exchange or source.encoding != MQTT5 or is_address(source.topic):
+        return source.exchange, source.topic
+    return TOPIC_EXCHANGE, source.topic.translate(_AS_KEY)
 
 
 def _nothing() -> None:

@@ -84,8 +84,11 @@ class Envelope(ABC):
 class Wire(asyncio.Protocol):
     """The connection as its handler sees it: send, close, hold."""
 
-    def __init__(self, handler: Handler, on_end: Callable[["Wire"], None]) -> None:
+    def __init__(
+        self, handler: Handler, on_end: Callable[["Wire"], None], on_begin: Callable[["Wire"], None] | None = None
+    ) -> None:
         self._handler = handler
+        self._on_begin = on_begin
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -258,6 +261,8 @@ class Wire(asyncio.Protocol):
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
         self._timer = self._loop.call_later(HANDSHAKE_SECONDS, self._on_no_handshake)
+        if self._on_begin is not None:
+            self._on_begin(self)
         self._guarded(lambda: self._handler.opened(self))
 
     def data_received(self, data: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from headrace.errors import Unavailable
-from headrace.net.connection import CLOSE_SECONDS, Handler, Wire
+from headrace.net.connection import CLOSE_SECONDS, HANDSHAKE_SECONDS, Handler, Wire
 
 _BACKLOG: Final = 1024
 
@@ -27,7 +27,14 @@ class Listener:
         """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=_BACKLOG)
+            self._server = await loop.create_server(
+                self._accept,
+                host,
+                port,
+                ssl=tls,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
+            )
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
@@ -53,10 +60,12 @@ class Listener:
         return list(self._wires)
 
     def _accept(self) -> Wire:
-        wire = Wire(self._make_handler(), self._ended)
+        return Wire(self._make_handler(), self._ended, self._began)
+
+    def _began(self, wire: Wire) -> None:
+        """A connection is there; with TLS only once its handshake is done, and many do not come so far."""
         self._wires.add(wire)
         self._is_empty.clear()
-        return wire
 
     def _ended(self, wire: Wire) -> None:
         self._wires.discard(wire)

@@ -7,6 +7,7 @@ import struct
 from typing import Final, final
 
 from headrace.core.properties import Properties
+from headrace.core.topology import key_of
 from headrace.errors import ProtocolError
 from headrace.model import Source
 from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, Route, TooLarge
@@ -273,7 +274,8 @@ class DeliverEncoder:
     ) -> bytes:
         if source is not self._source:
             self._source = source
-            self._after = encode_shortstr(source.exchange) + encode_shortstr(source.topic) + _END
+            exchange, key = key_of(source)
+            self._after = encode_shortstr(exchange) + encode_shortstr(key) + _END
             size = 4 + len(self._tag) + 9 + len(self._after) - 1
             self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
         size = len(body)

@@ -11,6 +11,7 @@ from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
+from headrace.core.topology import key_of
 from headrace.errors import PreconditionFailed, ProtocolError, Refused
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
@@ -224,14 +225,15 @@ class Subscriptions:
         if not method.no_ack:
             tags.unsettled[tags.last] = delivery
         message = delivery.message
+        exchange, key = key_of(message.source)
         link.send(
             self._channel,
             commands.Basic.GetOk,
             {
                 "delivery_tag": tags.last,
                 "redelivered": delivery.redelivered,
-                "exchange": message.source.exchange,
-                "routing_key": message.source.topic,
+                "exchange": exchange,
+                "routing_key": key,
                 "message_count": delivery.group.queue.messages,
             },
         )

@@ -1,0 +1,107 @@
+"""paho-mqtt clients for tests: wait for what must come, keep what came."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+SECONDS = 20.0
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+    """Returns once it is so; fails when that takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def said(kind: int, user: list[tuple[str, str]] | None = None, **values: object) -> Properties:
+    """Properties of MQTT 5 for a packet of this kind."""
+    properties = Properties(kind)
+    if user:
+        properties.UserProperty = user
+    for name, value in values.items():
+        setattr(properties, name, value)
+    return properties
+
+
+class Paho:
+    """One client, connected from the start."""
+
+    def __init__(
+        self, port: int, client_id: str, version: int = 5, clean: bool = True, expiry_s: int = 0, **options: Any
+    ) -> None:
+        protocol = {4: paho.MQTTv311, 5: paho.MQTTv5, 3: paho.MQTTv31}[version]
+        self.version = version
+        more = {} if version == 5 else {"clean_session": clean}
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=protocol, **more)  # type: ignore[arg-type]
+        self.client.max_inflight_messages_set(options.pop("inflight", 20))
+        self.messages: list[paho.MQTTMessage] = []
+        self.acked: dict[int, Any] = {}
+        self.connected = threading.Event()
+        self.present = False
+        self._granted: dict[int, list[Any]] = {}
+        self.client.on_message = lambda client, data, message: self.messages.append(message)
+        self.client.on_connect = self._on_connect
+        self.client.on_publish = lambda client, data, mid, reason, properties: self.acked.update({mid: reason})
+        self.client.on_subscribe = lambda client, data, mid, reasons, properties: self._granted.update({mid: reasons})
+        will = options.pop("will", None)
+        if will is not None:
+            self.client.will_set(*will)
+        if version == 5:
+            connect = said(PacketTypes.CONNECT, SessionExpiryInterval=expiry_s)
+            self.client.connect("127.0.0.1", port, 60, clean_start=clean, properties=connect)
+        else:
+            self.client.connect("127.0.0.1", port, 60)
+        self.client.loop_start()
+        assert self.connected.wait(SECONDS), "no CONNACK"
+
+    def _on_connect(self, client: paho.Client, data: object, flags: Any, reason: Any, properties: object) -> None:
+        assert not reason.is_failure, reason
+        self.present = flags.session_present
+        self.connected.set()
+
+    def subscribe(self, pattern: str, qos: int = 1, user: list[tuple[str, str]] | None = None) -> list[Any]:
+        if self.version == 5:
+            options = SubscribeOptions(qos)
+            _, mid = self.client.subscribe(pattern, options=options, properties=said(PacketTypes.SUBSCRIBE, user))
+        else:
+            _, mid = self.client.subscribe(pattern, qos)
+        assert mid is not None
+        wait_for(lambda: mid in self._granted)
+        return self._granted[mid]
+
+    def publish(self, topic: str, payload: str | bytes, qos: int = 1, retain: bool = False, **options: Any) -> int:
+        properties = said(PacketTypes.PUBLISH, **options) if options else None
+        return self.client.publish(topic, payload, qos, retain, properties).mid
+
+    def sure(self, topic: str, payload: str | bytes, qos: int = 1, retain: bool = False, **options: Any) -> Any:
+        """Publish and wait for the answer, which is returned."""
+        mid = self.publish(topic, payload, qos, retain, **options)
+        wait_for(lambda: mid in self.acked)
+        return self.acked[mid]
+
+    def wait(self, count: int) -> list[bytes]:
+        """The payloads of so many messages."""
+        wait_for(lambda: len(self.messages) >= count)
+        return [bytes(message.payload) for message in self.messages]
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def drop(self) -> None:
+        """Break the connection without a word."""
+        socket = self.client.socket()
+        self.client._thread_terminate = True
+        if socket is not None:
+            socket.close()
+        self.client.loop_stop()
