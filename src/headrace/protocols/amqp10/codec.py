@@ -18,6 +18,8 @@ from headrace.protocols.amqp10.frames import (
     SASL,
     SASL_HEADER,
     SASL_INIT,
+    SASL_MECHANISMS,
+    SASL_OUTCOME,
     TRANSFER,
 )
 from headrace.protocols.amqp10.performatives import Disposition, Performative, Transfer, decode_performative
@@ -115,7 +117,7 @@ class Decoder:
     def _sasl(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
-        if descriptor < 0x40:
+        if descriptor < SASL_MECHANISMS:
             raise ProtocolError(FRAMING_ERROR, "a SASL frame holds what is for AMQP frames")
         events.append(decode_performative(descriptor, reader.fields()))
         if descriptor == SASL_INIT:
@@ -136,7 +138,7 @@ class Decoder:
                     return disposition
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
-        if descriptor >= 0x40:
+        if SASL_MECHANISMS <= descriptor <= SASL_OUTCOME:
             raise ProtocolError(FRAMING_ERROR, "an AMQP frame holds what is for SASL frames")
         found = decode_performative(descriptor, reader.fields())
         found.channel = channel

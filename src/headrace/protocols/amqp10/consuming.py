@@ -8,7 +8,7 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.stream import StreamGroup
 from headrace.errors import NotFound, ProtocolError, Refused
-from headrace.model import AMQP10, Message
+from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.frames import RESOURCE_DELETED
 from headrace.protocols.amqp10.head import TO, Head, annotated, decode_head, with_changes
 from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
@@ -20,6 +20,7 @@ from headrace.protocols.amqp10.states import Accepted, Modified, Outcome, Reject
 from headrace.protocols.amqp10.types import Map
 
 STREAM_OFFSET: Final = "x-stream-offset"
+_MAX_ROUTED: Final = 256
 
 
 @final
@@ -34,6 +35,9 @@ class Subscription(Origin):
         self.is_stream = False
         self.is_addressed = False
         """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
+        self.tells_route = False
+        """Whether deliveries have annotations with where they were published to, as RabbitMQ's clients expect."""
+        self._routed: dict[tuple[Source, bytes], bytes] = {}
         self.forgets_group = False
         """Whether the group was made for this link alone and goes with it."""
         self.deletes_queue = False
@@ -54,11 +58,26 @@ class Subscription(Origin):
         messages: list[bytes] = []
         for delivery in deliveries:
             message = delivery.message
-            if is_plain and message.source.encoding == AMQP10 and delivery.attempts == 1 and not delivery.notes:
-                messages.append(joined(message.properties, message.payload))
-            else:
+            is_first = delivery.attempts == 1 and not delivery.notes
+            if not (is_plain and is_first and message.source.encoding == AMQP10):
                 messages.append(self.rendered(delivery))
+            elif self.tells_route:
+                messages.append(joined(self._with_route(message), message.payload))
+            else:
+                messages.append(joined(message.properties, message.payload))
         link.send(messages, deliveries)
+
+    def _with_route(self, message: Message) -> bytes:
+        """The properties with their route, looked up where the same ones went out before."""
+        key = (message.source, message.properties)
+        found = self._routed.get(key)
+        if found is None:
+            head, footer = parts(message.properties)
+            found = stored(message.properties[0], with_changes(head, None, _route(message)), footer)
+            if len(self._routed) >= _MAX_ROUTED:
+                self._routed.clear()
+            self._routed[key] = found
+        return found
 
     def rendered(self, delivery: Delivery) -> bytes:
         """The whole message, with what this delivery adds to it."""
@@ -66,6 +85,8 @@ class Subscription(Origin):
         head, footer = parts(properties)
         count = delivery.attempts - 1
         annotations: dict[str, object] = {STREAM_OFFSET: delivery.offset} if self.is_stream else {}
+        if self.tells_route:
+            annotations.update(_route(delivery.message))
         annotations.update(delivery.notes or {})
         if count or annotations:
             head = with_changes(head, count or None, annotations)
@@ -142,6 +163,10 @@ class Subscription(Origin):
         link = self.link
         if link is not None:
             link.detach(ProtocolError(RESOURCE_DELETED, f"the queue '{self.queue}' was deleted"))
+
+
+def _route(message: Message) -> dict[str, object]:
+    return {"x-exchange": message.source.exchange, "x-routing-key": message.source.topic}
 
 
 def own_message(broker: Broker, message: Message) -> tuple[bytes, bytes]:

@@ -63,6 +63,7 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     source.filter = wanted.applied
     subscription, key_filter = _subscription(peer, attach, source, node)
     subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
+    subscription.tells_route = (source.address or "").startswith("/")
     kind = peer.broker.queue(subscription.queue, peer.owner).definition
     if source.distribution_mode == "copy" and not kind.is_stream:
         raise ProtocolError(NOT_IMPLEMENTED, "the distribution mode 'copy' is for streams: queues are not browsed")

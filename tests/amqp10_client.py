@@ -1,0 +1,122 @@
+"""A client that sends the frames it is told to and shows those that come: for what no library would do."""
+
+import socket
+import time
+from typing import TypeVar
+
+from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame
+from headrace.protocols.amqp10.frames import AMQP_HEADER
+from headrace.protocols.amqp10.performatives import Attach, Begin, Flow, Open, Performative, Transfer
+from headrace.protocols.amqp10.termini import Source, Target
+from headrace.protocols.amqp10.writing import encode_value
+
+_SECONDS = 10.0
+E = TypeVar("E")
+
+
+def body(value: object) -> bytes:
+    """A message with this value for a body."""
+    return b"\x00\x53\x77" + encode_value(value)
+
+
+class RawClient:
+    """One connection, without SASL."""
+
+    def __init__(self, port: int, container_id: str = "raw", **options: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), _SECONDS)
+        self._decoder = Decoder()
+        self._events: list[Event] = []
+        self.heartbeats = 0
+        opening = Open(container_id)
+        for name, value in options.items():
+            setattr(opening, name, value)
+        self._socket.sendall(AMQP_HEADER)
+        assert isinstance(self.next(), Hello)
+        self.send(opening)
+        self.expect(Open)
+
+    def send(self, *performatives: Performative) -> None:
+        for performative in performatives:
+            payload = performative.payload if isinstance(performative, Transfer) else b""
+            self._socket.sendall(encode_frame(performative.channel, performative.encode(), payload))
+
+    def begin(self, channel: int = 0, incoming_window: int = 1000) -> None:
+        begin = Begin(None, 0, incoming_window, 1000)
+        begin.channel = channel
+        self.send(begin)
+        self.expect(Begin)
+
+    def next(self, seconds: float = _SECONDS) -> Event:
+        """The next event. Raises TimeoutError when none comes, ConnectionError at the end of the connection."""
+        deadline = time.monotonic() + seconds
+        while not self._events:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionError("closed")
+            self.heartbeats += data.count(b"\x00\x00\x00\x08\x02\x00\x00\x00")
+            self._events += self._decoder.feed(data)
+        return self._events.pop(0)
+
+    def expect(self, kind: type[E], seconds: float = _SECONDS) -> E:
+        """The next event of this kind; others before it are passed over."""
+        while True:
+            event = self.next(seconds)
+            if isinstance(event, kind):
+                return event
+
+    def all_of(self, kind: type[E], seconds: float = 0.3) -> list[E]:
+        """What comes until it is quiet, of this kind."""
+        found: list[E] = []
+        while True:
+            try:
+                event = self.next(seconds)
+            except TimeoutError:
+                return found
+            if isinstance(event, kind):
+                found.append(event)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def receiver(name: str, address: str, handle: int = 0) -> Attach:
+    """An attach of a receiver."""
+    attach = Attach(name, handle, True)
+    attach.source = Source(address)
+    attach.target = Target("here")
+    return attach
+
+
+def sender(name: str, address: str, handle: int = 0) -> Attach:
+    """An attach of a sender."""
+    attach = Attach(name, handle, False)
+    attach.source = Source("here")
+    attach.target = Target(address)
+    return attach
+
+
+def credit(handle: int, count: int, **options: int) -> Flow:
+    """A flow that gives credit to a sender from its first delivery on."""
+    flow = Flow()
+    flow.next_incoming_id = 0
+    flow.incoming_window = 1000
+    flow.outgoing_window = 1000
+    flow.handle = handle
+    flow.delivery_count = 0
+    flow.link_credit = count
+    for name, value in options.items():
+        setattr(flow, name, value)
+    return flow
+
+
+def transfer(number: int, message: bytes, handle: int = 0, **options: object) -> Transfer:
+    """One piece of a delivery."""
+    piece = Transfer(0, handle)
+    piece.id = number
+    piece.tag = b"%d" % number
+    piece.settled = False
+    piece.payload = message
+    for name, value in options.items():
+        setattr(piece, name, value)
+    return piece
