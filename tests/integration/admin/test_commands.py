@@ -174,6 +174,7 @@ def test_what_makes_no_sense_is_told_before_anything_is_done(run: Run, arguments
 
 def test_the_login_may_be_in_the_address(run: Run, server: Server, http: httpx.Client, name: str) -> None:
     http.put(f"/api/v1/users/{name}", json={"password": "p@ss:word", "tags": ["management"]})
+    http.put(f"/api/v1/permissions/%2F/{name}", json={})
 
     run("queues", "list", "--url", f"http://{name}:p%40ss%3Aword@127.0.0.1:{server.http_port}")
     run("queues", "list", "--url", f"http://{name}:wrong@127.0.0.1:{server.http_port}", code=EXIT_LOGIN)
