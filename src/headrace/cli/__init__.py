@@ -17,6 +17,9 @@ _COMMANDS: Final = {
     "groups": "headrace.cli.groups",
     "dlq": "headrace.cli.dlq",
     "doctor": "headrace.cli.doctor",
+    "users": "headrace.cli.users",
+    "permissions": "headrace.cli.permissions",
+    "vhosts": "headrace.cli.vhosts",
 }
 """Each command and the module that has it as `app`."""
 
@@ -48,6 +51,7 @@ cli: Final = typer.Typer(
         "headrace consume orders              and take it out again",
         "headrace queues list                 what there is",
         "headrace doctor data                 verify a data directory",
+        "headrace users add ann               let somebody in",
     ),
     no_args_is_help=True,
     add_completion=False,
