@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException
 from proton.utils import BlockingConnection
 
@@ -464,9 +465,11 @@ def test_a_body_that_is_no_table_is_refused(api: httpx.Client, body: bytes) -> N
 # -- other protocols
 
 
-def test_clients_of_every_protocol_are_listed_with_their_consumers(api: httpx.Client, server: Server, name: str) -> None:
+def test_clients_of_every_protocol_are_listed_with_their_consumers(
+    api: httpx.Client, server: Server, name: str
+) -> None:
     declare(api, name)
-    mqtt_client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"{name}-mqtt", protocol=mqtt.MQTTv5)
+    mqtt_client = mqtt.Client(CallbackAPIVersion.VERSION2, f"{name}-mqtt", protocol=mqtt.MQTTv5)
     mqtt_client.username_pw_set("guest", "guest")
     mqtt_client.connect("127.0.0.1", server.ports["mqtt"])
     mqtt_client.subscribe(f"$queue/{name}", qos=1)
