@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -490,3 +491,34 @@ def test_clients_of_every_protocol_are_listed_with_their_consumers(
             amqp10.close()
 
     assert protocols == {"MQTT 5.0", "AMQP 1.0"}
+
+
+def test_a_session_is_listed_with_its_subscriptions_and_ended(api: httpx.Client, server: Server, name: str) -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv311, clean_session=False)
+    client.username_pw_set("guest", "guest")
+    client.connect("127.0.0.1", server.ports["mqtt"])
+    answered = threading.Event()
+    client.on_subscribe = lambda *_: answered.set()
+    client.loop_start()
+    client.subscribe(f"{name}/+", qos=1)
+    assert answered.wait(20)
+    client.disconnect()
+    client.loop_stop()
+    deadline = time.monotonic() + 20
+    while api.get(f"/sessions/%2F/{name}").json()["is_connected"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    publish_topic = api.post("/publish/%2F", json={"topic": f"{name}/x", "payload": "for later"})
+
+    shown = api.get(f"/sessions/%2F/{name}").json()
+    listed = [each["client_id"] for each in api.get("/sessions").json()["items"]]
+    connected = [each["client_id"] for each in api.get("/sessions", params={"connected": "true"}).json()["items"]]
+    subscriptions = api.get(f"/sessions/%2F/{name}/subscriptions").json()["items"]
+    ended = api.delete(f"/sessions/%2F/{name}")
+
+    assert publish_topic.json() == {"queues": 1}
+    assert (shown["is_connected"], shown["subscriptions"], shown["waiting"]) == (False, 1, 1)
+    assert name in listed
+    assert name not in connected
+    assert subscriptions == [{"pattern": f"{name}/+", "qos": 1, "group": ""}]
+    assert ended.status_code == 204
+    assert api.get(f"/sessions/%2F/{name}").status_code == 404
