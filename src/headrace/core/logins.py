@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, TypeVar, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.clock import Clock
 from headrace.core.account import Account
 from headrace.core.passwords import is_right
@@ -27,6 +29,7 @@ Admit = Callable[[Account | None], None]
 """Told the account of a login that was right, None of one that was not."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Background(ABC):
     """Where work goes that would hold up the event loop."""
 

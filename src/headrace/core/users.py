@@ -42,7 +42,8 @@ class Limits:
         return Limits(**known)
 
     def to_json(self) -> dict[str, int]:
-        return {name.replace("_", "-"): value for name, value in vars(self).items() if value is not None}
+        limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
+        return {name.replace("_", "-"): value for name, value in limits.items() if value is not None}
 
 
 @dataclass(frozen=True)
