@@ -4,8 +4,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin import files, health, metrics, publishing
+from headrace.admin import health, metrics, publishing
 from headrace.admin.api import pages as api
+from headrace.admin.dashboard import routes as dashboard
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
 from headrace.admin.problems import on_failure, on_http_error, on_refusal
@@ -22,7 +23,7 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     """
     pages = Pages(site)
     routes = [
-        *files.routes(),
+        *dashboard(),
         *health.routes(site),
         *metrics.routes(pages),
         *publishing.routes(pages),
