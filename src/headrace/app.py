@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
+from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
@@ -56,6 +58,7 @@ DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_MQTTS_PORT: Final = 8883
 DEFAULT_HTTP_PORT: Final = 15672
 DEFAULT_HTTPS_PORT: Final = 15671
+_STAGED_BYTES: Final = 16 << 30
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -241,7 +244,7 @@ class _Program:
             self._mqtt = mqtt
         for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
             await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
-        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__, self._staging())
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(site, routes), port)
@@ -279,6 +282,12 @@ class _Program:
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
         return [wire for listener in listeners for wire in listener.wires]
+
+    def _staging(self) -> StagingArea:
+        """Where bulk writes wait for their commit: with the data, or where temporary files are."""
+        data = self._settings.data
+        root = data / "staging" if data is not None else Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
+        return StagingArea(root, _STAGED_BYTES)
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

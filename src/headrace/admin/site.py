@@ -12,6 +12,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
 from headrace.core.users import ADMINISTRATOR as ADMINISTRATOR
 from headrace.net.connection import Wire
+from headrace.storage.local.staging import StagingArea
 
 ANYBODY: Final = ""
 """No tag at all: every user may."""
@@ -62,6 +63,7 @@ class Site:
         trouble: Trouble,
         clock: Clock,
         version: str,
+        staging: StagingArea,
     ) -> None:
         self.hosts = hosts
         self.wires = wires
@@ -72,6 +74,8 @@ class Site:
         self.clock = clock
         self.version = version
         self.started_us = clock.now_us()
+        self.staging = staging
+        """Where messages wait that are written in bulk and not committed yet."""
 
     async def sign_in(self, login: Login) -> Visitor | None:
         """Who that user is; None when the login is wrong."""

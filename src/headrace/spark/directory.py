@@ -53,6 +53,9 @@ class Directory(Place):
             for span in self._follower.spans(self._prefix + queue, start, stop)
         ]
 
+    def close(self) -> None:
+        self._follower.close()
+
     def report(self, positions: dict[str, int]) -> None:
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 
@@ -60,8 +63,8 @@ class Directory(Place):
         names = list(partition.schema.names)
         frame = Frame(partition.queue, names, read_properties)
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for _, block, first, last in self._rows(partition):
-            batch = partition.filters.rows(batch_of_block(block, first, last, stored))
+        for base, block, first, last in self._rows(partition):
+            batch = partition.filters.rows(batch_of_block(block, first, last, stored, base))
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
 

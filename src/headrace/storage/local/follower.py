@@ -31,7 +31,7 @@ from headrace.storage.local.record import (
 )
 from headrace.storage.local.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from headrace.storage.local.segment import segment_files, segment_path
-from headrace.storage.local.spans import JOURNAL, SEGMENT, Span, span_blocks
+from headrace.storage.local.spans import BLOCK, JOURNAL, SEGMENT, Span, span_blocks
 
 STRETCH_BYTES: Final = 256 << 10
 """Records that stand next to each other in the journal are one stretch up to this size."""
@@ -42,15 +42,18 @@ _LOOKS: Final = 5
 
 @final
 class Stretch:
-    """Records of the journal that stand next to each other and all append to one log."""
+    """Records of the journal that stand next to each other and all append to one log, or one block of a large one."""
 
-    __slots__ = ("base", "end", "max_time_us", "next", "path", "seq", "start")
+    __slots__ = ("base", "end", "kind", "max_time_us", "next", "path", "proof", "start")
 
-    def __init__(self, path: str, start: int, end: int, seq: int, base: int, stop: int, max_time_us: int) -> None:
+    def __init__(
+        self, kind: str, path: str, start: int, end: int, proof: int, base: int, stop: int, max_time_us: int
+    ) -> None:
+        self.kind = kind
         self.path = path
         self.start = start
         self.end = end
-        self.seq = seq
+        self.proof = proof
         self.base = base
         self.next = stop
         self.max_time_us = max_time_us
@@ -138,8 +141,8 @@ class Follower:
             spans += self._segment_spans(log, start, min(stop, checkpointed))
         for stretch in log.stretches:
             if stretch.base < stop and stretch.next > start:
-                where = (JOURNAL, stretch.path, stretch.start, stretch.end)
-                spans.append((*where, max(start, stretch.base), min(stop, stretch.next), stretch.seq))
+                where = (stretch.kind, stretch.path, stretch.start, stretch.end)
+                spans.append((*where, max(start, stretch.base), min(stop, stretch.next), stretch.proof))
         for span in spans:
             if span[4] != start:
                 break
@@ -179,8 +182,8 @@ class Follower:
                         yield self._block_span(outline, number, max(base, log.first), min(stop, checkpointed), log.id)
         for stretch in log.stretches:
             if stretch.max_time_us >= timestamp_us and stretch.next > log.first:
-                where = (JOURNAL, stretch.path, stretch.start, stretch.end)
-                yield (*where, max(log.first, stretch.base), stretch.next, stretch.seq)
+                where = (stretch.kind, stretch.path, stretch.start, stretch.end)
+                yield (*where, max(log.first, stretch.base), stretch.next, stretch.proof)
 
     def _log(self, name: str) -> FollowedLog:
         log = self._logs.get(name)
@@ -275,10 +278,16 @@ class Follower:
         for operation in operations:
             if operation.kind == CREATE_LOG:
                 self._by_id[operation.log_id] = FollowedLog(operation.log_id, operation.name, None)
-        for log_id, count, base in record.runs:
+        block_at = at + record.length - sum([block.length for block in record.blocks])
+        for log_id, count, base, block, _ in record.appends():
             log = self._by_id.get(log_id)
-            if log is not None:
+            if log is not None and len(record.blocks) == 1:
                 _extend(log, path, at, record, base, base + count)
+            elif log is not None:
+                where = (BLOCK, path, block_at, block_at + block.length, block.crc)
+                log.stretches.append(Stretch(*where, base, base + count, block.max_time_us))
+                log.next = base + count
+            block_at += block.length
         for operation in operations:
             if operation.kind == DROP_LOG:
                 dropped = self._by_id.pop(operation.log_id, None)
@@ -349,14 +358,15 @@ class Follower:
 def _extend(log: FollowedLog, path: str, at: int, record: Record, base: int, stop: int) -> None:
     """Note that the record at this position appends these offsets."""
     end = at + record.length
-    max_time_us = record.block.max_time_us if record.block is not None else 0
+    max_time_us = record.blocks[0].max_time_us
     last = log.stretches[-1] if log.stretches else None
-    if last is not None and last.path == path and last.end == at and end - last.start <= STRETCH_BYTES:
+    is_next = last is not None and last.kind == JOURNAL and last.path == path and last.end == at
+    if last is not None and is_next and end - last.start <= STRETCH_BYTES:
         last.end = end
         last.next = stop
         last.max_time_us = max(last.max_time_us, max_time_us)
     else:
-        log.stretches.append(Stretch(path, at, end, record.seq, base, stop, max_time_us))
+        log.stretches.append(Stretch(JOURNAL, path, at, end, record.seq, base, stop, max_time_us))
     log.next = stop
 
 

@@ -3,16 +3,17 @@
 A record is one group of commits, little-endian, padded to a multiple of 8 bytes:
 
      0  4  magic "HRJR"
-     4  4  crc32 of all that follows up to the end of the block's header (the block's own crc32 covers its body)
+     4  4  crc32 of all that follows up to the blocks, and of the blocks' headers (their own crc32 covers their bodies)
      8  8  sequence number: one more than the record before
     16  8  synced: the highest sequence number known to be synced when this record was written
-    24  4  version 1
+    24  4  version: 1, or 2 with more than one block
     28  4  length of the operations in bytes, padding not counted
     32  4  count of runs
-    36  4  length of the block in bytes, header included; 0 when nothing is appended
+    36  4  length of the blocks in bytes, headers included; 0 when nothing is appended
     40     operations, padded to 8
-           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order
-           block (see block.py); its base offset counts only when there is a single run
+           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order; in version 2
+           each run is a block of its own
+           blocks (see block.py); their base offsets count only in version 1 with a single run
 
 An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, bytes are a u32 length and the bytes:
 
@@ -53,6 +54,7 @@ from headrace.storage.local.block import Block
 
 MAGIC: Final = b"HRJR"
 VERSION: Final = 1
+BLOCKS_VERSION: Final = 2
 HEADER_BYTES: Final = 40
 _HEADER: Final = struct.Struct("<4sIQQIIII")
 _CHECKED: Final = struct.Struct("<QQIIII")
@@ -96,32 +98,56 @@ class Operation:
 
 @final
 class Record:
-    """One journal record, decoded."""
+    """One journal record, decoded: one block for all runs in turn, or one for each."""
 
-    __slots__ = ("block", "length", "operations", "runs", "seq", "synced")
+    __slots__ = ("blocks", "length", "operations", "runs", "seq", "synced")
 
     def __init__(
-        self, seq: int, synced: int, operations: bytes, runs: list[Run], block: Block | None, length: int
+        self, seq: int, synced: int, operations: bytes, runs: list[Run], blocks: list[Block], length: int
     ) -> None:
         self.seq = seq
         self.synced = synced
         self.operations = operations
         self.runs = runs
-        self.block = block
+        self.blocks = blocks
         self.length = length
 
+    def appends(self) -> "list[tuple[int, int, int, Block, int]]":
+        """What is appended to which log: log id, count, base offset, and in which block from which row on it stands."""
+        row = 0
+        found: list[tuple[int, int, int, Block, int]] = []
+        for number, (log_id, count, base) in enumerate(self.runs):
+            if len(self.blocks) == 1:
+                found.append((log_id, count, base, self.blocks[0], row))
+            else:
+                found.append((log_id, count, base, self.blocks[number], 0))
+            row += count
+        return found
 
-def encode_record(seq: int, synced: int, operations: bytes, runs: Sequence[Run], block: Block | None) -> list[bytes]:
-    """The buffers to write for one group of commits; `runs` are (log id, count, base offset)."""
-    length = 0 if block is None else block.length
-    parts = [_CHECKED.pack(seq, synced, VERSION, len(operations), len(runs), length), operations]
+
+def encode_record(
+    seq: int, synced: int, operations: bytes, runs: Sequence[Run], blocks: Sequence[Block]
+) -> list[bytes]:
+    """The buffers to write for one group of commits; `runs` are (log id, count, base offset).
+
+    The rows of one block belong to all runs in turn; with several blocks each run has one of its own.
+    """
+    length = sum([block.length for block in blocks])
+    version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
+    parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
     parts.append(bytes(-len(operations) % 8))
     parts += [_RUN.pack(*run) for run in runs]
-    if block is not None:
-        parts.append(block.header)
+    if len(blocks) < 2:
+        parts += [block.header for block in blocks]
+        checked = b"".join(parts)
+        head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+        return [head, *[block.body for block in blocks]]
     checked = b"".join(parts)
-    head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
-    return [head] if block is None else [head, block.body]
+    crc = zlib.crc32(b"".join([block.header for block in blocks]), zlib.crc32(checked))
+    return [
+        MAGIC + crc.to_bytes(4, "little") + checked,
+        *[part for block in blocks for part in (block.header, block.body)],
+    ]
 
 
 def record_length(head: bytes) -> int:
@@ -145,21 +171,35 @@ def decode_record(data: bytes, position: int) -> Record | None:
     _, crc, seq, synced, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
     runs_at = position + HEADER_BYTES + (operations_length + 7 & ~7)
     block_at = runs_at + run_count * _RUN.size
-    checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
     end = block_at + block_length
-    if version != VERSION or end > len(data) or checked_end > end:
+    if version not in (VERSION, BLOCKS_VERSION) or end > len(data):
         return None
-    if zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
+    try:
+        found = _decode_blocks(data, block_at, end)
+    except Corrupt:
         return None
-    block = None
-    if block_length:
-        try:
-            block = blocks.decode_block(data[block_at:checked_end], data[checked_end:end], "", block_at)
-        except Corrupt:
-            return None
+    checked = zlib.crc32(memoryview(data)[position + 8 : block_at])
+    if zlib.crc32(b"".join([block.header for block in found]), checked) != crc:
+        return None
+    if version != (VERSION if len(found) < 2 else BLOCKS_VERSION) or (len(found) > 1 and len(found) != run_count):
+        return None
     operations = data[position + HEADER_BYTES : position + HEADER_BYTES + operations_length]
     runs = list(_RUN.iter_unpack(data[runs_at:block_at]))
-    return Record(seq, synced, operations, runs, block, end - position)
+    return Record(seq, synced, operations, runs, found, end - position)
+
+
+def _decode_blocks(data: bytes, at: int, end: int) -> list[Block]:
+    """The blocks that stand here one behind the other. Raises Corrupt."""
+    found: list[Block] = []
+    while at < end:
+        body_at = at + blocks.HEADER_BYTES
+        header = data[at:body_at]
+        length = blocks.decode_header(header, "", at)
+        if body_at + length > end:
+            raise Corrupt("", at, "the block goes beyond its record")
+        found.append(blocks.decode_block(header, data[body_at : body_at + length], "", at))
+        at = body_at + length
+    return found
 
 
 def check_version(data: bytes, position: int, file: str) -> None:
@@ -172,7 +212,7 @@ def check_version(data: bytes, position: int, file: str) -> None:
     checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
     if checked_end > len(data) or zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
         return
-    if version != VERSION:
+    if version not in (VERSION, BLOCKS_VERSION):
         raise Corrupt(file, position + 24, f"record version {version} is not known to this release; use a newer one")
     if block_length:
         blocks.decode_header(data[block_at:checked_end], file, block_at)
