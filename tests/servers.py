@@ -38,7 +38,7 @@ class Server:
         command = [sys.executable, "-m", "headrace", "serve", "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port), *self._options],
+                [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0), *self._options],
                 stdout=log,
                 stderr=log,
             )

@@ -46,6 +46,8 @@ Trouble = Callable[[], str]
 
 Wires = Callable[[], list[Wire]]
 """All connections that there are now."""
+TakeOver = Callable[[], asyncio.Protocol]
+"""Makes the protocol that a connection speaks from now on."""
 Ports = Callable[[], Mapping[str, int]]
 """What is listened for, and where."""
 
@@ -76,6 +78,8 @@ class Site:
         self.started_us = clock.now_us()
         self.staging = staging
         """Where messages wait that are written in bulk and not committed yet."""
+        self.web_sockets: dict[str, TakeOver] = {}
+        """Who takes over the connections that ask for a WebSocket, by path; the pages have the others."""
 
     async def sign_in(self, login: Login) -> Visitor | None:
         """Who that user is; None when the login is wrong."""
