@@ -81,7 +81,7 @@ class Follower:
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         """Raises Unavailable when there is no data directory, and Corrupt when its checkpoint is damaged."""
         self._root = root
-        self._disk = disk or ReadOnlyDisk(Disk())
+        self.disk = self._disk = disk or ReadOnlyDisk(Disk())
         self._files: dict[str, int] = {}
         self._listed_ns = -1
         self._signature: tuple[int, int, int] = (0, 0, 0)
