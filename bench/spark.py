@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -79,7 +80,10 @@ class TupleSource(DataSource):
         return "tuples"
 
     def schema(self) -> str:
-        return "offset BIGINT, timestamp BIGINT, topic STRING, payload BINARY"
+        return (
+            "queue STRING, offset BIGINT, timestamp TIMESTAMP, topic STRING, routing_key STRING, payload BINARY, "
+            "expires_at TIMESTAMP, priority INT, content_type STRING"
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return TupleReader(self.options["path"])
@@ -92,7 +96,7 @@ class TupleReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(part) for part in range(2)]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, int, str, bytes]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
         follower = Follower(Path(self._path))
         first, following = follower.bounds("orders")
         middle = (first + following) // 2
@@ -101,7 +105,9 @@ class TupleReader(DataSourceReader):
         for span in follower.spans("orders", start, stop):
             for base, block, low, high in span_blocks(span, log_id, follower.disk):
                 for offset, message in enumerate(block.messages(low, high), base):
-                    yield offset, message.timestamp_us, message.source.topic, message.payload
+                    topic = message.source.topic
+                    time = datetime.fromtimestamp(message.timestamp_us / 1e6, UTC)
+                    yield "orders", offset, time, topic, topic, message.payload, None, message.priority, None
 
 
 class Broker:
