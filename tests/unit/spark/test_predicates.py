@@ -32,7 +32,9 @@ def batch_of(rows: Rows) -> pa.RecordBatch:
             if name in ("timestamp", "expires_at") and isinstance(value, int):
                 value = EPOCH + timedelta(microseconds=value)
             columns[name].append(value)
-    return pa.RecordBatch.from_arrays([pa.array(columns[name], schema.field(name).type) for name in NAMES], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[name], schema.field(name).type) for name in NAMES], schema=schema
+    )
 
 
 def expected(filters: list[str], rows: Rows) -> set[tuple[int, int]]:
@@ -97,12 +99,12 @@ def thousand_filters(random: Random) -> list[str]:
                 f"topic LIKE 'or_ers/{key % 10}%{key % 3}'",
                 f"region IN ('eu', 'r{key}', 'us') AND NOT (amount BETWEEN {number} AND {number + 20.5})",
                 f"amount > {number} OR topic IN ('orders/{key}', 'orders/{key + 1}')",
-                f"amount <= {Decimal(number) / 8} AND \"x-trace\" IS NULL",
+                f'amount <= {Decimal(number) / 8} AND "x-trace" IS NULL',
                 f"amount * 2 + priority >= {number}",
                 f"offset >= {number * 9} AND offset < {number * 9 + 40}",
                 f"vip AND region <> 'r{key}'",
                 f"NOT (vip OR region = 'r{key}') AND priority <= {number % 10}",
-                f"region < origin AND content_type LIKE 'text/%'",
+                "region < origin AND content_type LIKE 'text/%'",
                 f"timestamp > {number} AND content_type IS NOT NULL AND NOT region LIKE 'r{key % 9}%'",
             ]
         )

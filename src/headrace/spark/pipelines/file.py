@@ -18,7 +18,7 @@ import yaml
 
 from headrace.errors import Refused
 from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings
-from headrace.spark.pipelines.assign import AssignSettings, read_filters
+from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
 from headrace.spark.pipelines.state import DEFAULT_STATES
@@ -37,23 +37,38 @@ class Defaults:
 
 def read_file(path: Path, defaults: Defaults) -> list[PipelineSettings]:
     """The pipelines of a file, in its order. Raises Refused with file, line and key."""
+    steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
+    return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
+
+
+def read_filter_file(path: Path) -> Filters:
+    """The filters of a file, by queue. Raises Refused with file, line and queue."""
+    section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
+    for queue in section.nodes:
+        try:
+            read_filters({queue: section.text(queue)})
+        except Refused as error:
+            raise section.wrong(str(error), queue) from error
+    return read_filters({queue: section.text(queue) for queue in section.nodes})
+
+
+def _below(path: Path, key: str, advice: str) -> "Section":
+    """What a file has under a key; its other keys are not looked at. Raises Refused."""
     try:
-        text = path.read_text()
+        root = yaml.compose(path.read_text(), yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path} cannot be read: {error}") from error
-    try:
-        root = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark is not None else ""
         raise Refused(f"{path}{line}: this is no YAML: {getattr(error, 'problem', None) or error}") from error
     top = Section(path, "", root) if root is not None else None
-    if top is None or "pipelines" not in top.nodes:
-        raise Refused(f"{path}: there is no key 'pipelines'; write the pipelines below it, each with a name")
-    steps = top.section("pipelines")
-    if not steps.nodes:
-        raise steps.wrong("there are no pipelines")
-    return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
+    if top is None or key not in top.nodes:
+        raise Refused(f"{path}: there is no key {key!r}; {advice}")
+    found = top.section(key)
+    if not found.nodes:
+        raise found.wrong(advice)
+    return found
 
 
 @final
@@ -69,7 +84,9 @@ class Section:
             raise self.wrong("must have keys and values below it")
         for name, value in node.value:
             if not isinstance(name, yaml.ScalarNode) or name.value in self.nodes:
-                raise Refused(f"{path}:{name.start_mark.line + 1}: {key or 'the file'} has a key twice or without a name")
+                raise Refused(
+                    f"{path}:{name.start_mark.line + 1}: {key or 'the file'} has a key twice or without a name"
+                )
             self.nodes[name.value] = value
 
     def wrong(self, what: str, name: str = "") -> Refused:

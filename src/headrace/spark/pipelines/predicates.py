@@ -1,7 +1,7 @@
 """Many filters over many messages at once: which message matches which filter. One message at a time is selector's.
 
-What a comparison of one field or header with constants means is decided by the selector's own code, for each distinct
-value once: the values of a column are sorted, every row has the rank of its value, and a comparison is a range of ranks.
+What a field or a header is compared as is decided by the selector's own code, for each distinct value once: the values
+of a column are sorted, every row has the rank of its value, and a comparison with a constant is a range of ranks.
 Whatever else a filter compares is asked of the selector's own test, for each distinct combination of its inputs.
 """
 
@@ -136,7 +136,7 @@ class Table:
             codes, values = self.codes(which)
             read = getter(Field(which[1]) if which[0] == _FIELD else Header(which[1]), kind)
             known = [read(_row((which,), (value,))) for value in values]
-            ordered = sorted({value for value in known if value is not None})  # type: ignore[type-var]
+            ordered = sorted({value for value in known if value is not None})
             places = {value: place for place, value in enumerate(ordered)}
             rank_of_code = np.array([-1 if value is None else places[value] for value in known], np.int32)
             found = self._ranks[which, kind] = rank_of_code[codes], ordered
@@ -244,9 +244,7 @@ def _general(condition: Condition, wanted: bool) -> tuple[tuple[object, ...], Fo
         for other, distinct in columns[1:]:
             combined = np.unique(combined, return_inverse=True)[1] * len(distinct) + other
         _, firsts, places = np.unique(combined, return_index=True, return_inverse=True)
-        answers = [
-            test(_row(inputs, tuple(distinct[other[row]] for other, distinct in columns))) for row in firsts
-        ]
+        answers = [test(_row(inputs, tuple(distinct[other[row]] for other, distinct in columns))) for row in firsts]
         return _spread(np.array(answers, np.bool_), places)
 
     return ("general", object()), formula
@@ -258,7 +256,7 @@ def _spread(answers: Mask, codes: npt.NDArray[np.int32] | npt.NDArray[np.int64])
 
 def _ranged(table: Table, which: Input, kind: str, op: str, limit: Comparable) -> Mask | None:
     ranks, ordered = table.ranks(which, kind)
-    low, high = bisect_left(ordered, limit), bisect_right(ordered, limit)  # type: ignore[type-var]
+    low, high = bisect_left(ordered, limit), bisect_right(ordered, limit)
     if op == "=":
         return ranks == low if low < high else None
     if op == "<>":
@@ -274,7 +272,7 @@ def _in(table: Table, which: Input, kind: str, limits: frozenset[Comparable], wa
     ranks, ordered = table.ranks(which, kind)
     member = np.zeros(len(ordered) + 1, np.bool_)  # the last is for rank -1: unknown
     for limit in limits:
-        place = bisect_left(ordered, limit)  # type: ignore[type-var]
+        place = bisect_left(ordered, limit)
         if place < len(ordered) and ordered[place] == limit:
             member[place] = True
     if not wanted:
@@ -285,7 +283,7 @@ def _in(table: Table, which: Input, kind: str, limits: frozenset[Comparable], wa
 
 def _prefixed(table: Table, which: Input, prefix: str, wanted: bool) -> Mask | None:
     ranks, ordered = table.ranks(which, TEXT)
-    low = bisect_left(ordered, prefix)  # type: ignore[type-var]
+    low = bisect_left(ordered, prefix)
     high = bisect_right(ordered, prefix, lo=low, key=lambda text: str(text)[: len(prefix)])
     inside = (ranks >= low) & (ranks < high)
     if wanted:

@@ -70,7 +70,7 @@ def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
         while waiting:
             for watch in list(waiting):
                 try:
-                    ended = watch.query.awaitTermination(POLL_SECONDS / len(waiting))
+                    ended = watch.query.awaitTermination(POLL_SECONDS / len(waiting))  # type: ignore[arg-type]
                 except PySparkException as error:
                     raise failed(watch.name, error) from error
                 tell(watch.look())

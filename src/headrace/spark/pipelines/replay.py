@@ -137,9 +137,7 @@ def _step_file(state: State) -> Path:
     return state.directory / "step.json"
 
 
-def _replay(
-    frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, state: State, tell: Tell
-) -> Progress:
+def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, state: State, tell: Tell) -> Progress:
     started = time.monotonic()
     messages = batches = 0
     for step in steps:

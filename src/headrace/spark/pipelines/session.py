@@ -1,5 +1,6 @@
-"""Starting Spark for a command: local, on a cluster or through Spark Connect, with our code on every node. No queries."""
+"""Starting Spark for a command: local, on a cluster or through Connect, with our code on every node. No queries."""
 
+import importlib.util
 import logging
 import os
 import sys
@@ -28,7 +29,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = off
+logger.gateway.level = error
 logger.stream.name = org.apache.spark.sql.execution.streaming
 logger.stream.level = off
 logger.tasks.name = org.apache.spark.scheduler
@@ -41,7 +42,9 @@ logger.sources.level = off
 """Failures are told by the pipelines themselves, in a line each."""
 
 
-def open_session(master: str = LOCAL, name: str = "headrace", settings: Mapping[str, str] | None = None) -> SparkSession:
+def open_session(
+    master: str = LOCAL, name: str = "headrace", settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A session at this master: `local[*]`, `spark://host:7077` or `sc://host:15002`.
 
     Raises Unavailable when it cannot be had, with what to install or start.
@@ -108,10 +111,8 @@ def _settings(master: str, home: Path) -> dict[str, str]:
 
 
 def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) -> SparkSession:
-    try:
-        import grpc  # noqa: F401
-    except ImportError as error:
-        raise Unavailable(f"Spark Connect needs more packages ({error}): pip install 'pyspark[connect]'") from error
+    if importlib.util.find_spec("grpc") is None:
+        raise Unavailable("Spark Connect needs more packages: pip install 'pyspark[connect]'")
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
     for key, value in chosen.items():
