@@ -17,7 +17,7 @@ def command(*words: str) -> list[str]:
 
 
 def test_a_killed_driver_loses_and_repeats_nothing(broker: Broker, tmp_path: Path) -> None:
-    broker.publish("in", 400)
+    broker.publish("in", 100)
     broker.declare("out")
     words = command(
         "sql", "--from", "in", "--to", "out", "--max-messages", "20", "--schema", "none", "--url", broker.url,
@@ -30,12 +30,12 @@ def test_a_killed_driver_loses_and_repeats_nothing(broker: Broker, tmp_path: Pat
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(driver.pid, signal.SIGKILL)
-    broker.publish("in", 10, 400)
+    broker.publish("in", 10, 100)
 
     ended = subprocess.run([*words, "--once"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
     assert ended.returncode == 0, ended.stderr
-    assert broker.payloads("out") == [f"in {number}" for number in range(410)]
+    assert broker.payloads("out") == [f"in {number}" for number in range(110)]
     assert "sql: " in ended.stderr
     assert "/s, 0 behind" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -17,6 +17,7 @@ from headrace.cli.pipeline.running import (
     Url,
     Vhost,
     endpoint,
+    problems_told,
     spark_session,
 )
 from headrace.cli.words import examples
@@ -48,7 +49,7 @@ def assign(
     conf: Conf = None,
 ) -> None:
     """Assign every message of a log to each queue whose filter it matches, exactly once; for thousands of filters."""
-    with spark_session(master, conf) as spark, Board() as tell:
+    with problems_told():
         from headrace.spark.pipelines.assign import AssignSettings, run_assign
         from headrace.spark.pipelines.file import read_filter_file
         from headrace.spark.pipelines.state import DEFAULT_STATES
@@ -57,4 +58,5 @@ def assign(
         settings = AssignSettings(
             name, endpoint(url, vhost), source, read_filter_file(filters), place, starting, once, every
         )
+    with spark_session(master, conf) as spark, Board() as tell:
         run_assign(spark, settings, tell)

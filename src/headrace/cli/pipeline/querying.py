@@ -17,6 +17,7 @@ from headrace.cli.pipeline.running import (
     Url,
     Vhost,
     endpoint,
+    problems_told,
     spark_session,
 )
 from headrace.cli.words import EXIT_USAGE, examples, fail
@@ -27,8 +28,8 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             'headrace pipeline sql --from telemetry --to alerts "SELECT device FROM telemetry WHERE temperature > 90"',
             'headrace pipeline sql --from telemetry --console --once "SELECT count(*) FROM telemetry" --mode complete',
-            'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, device, '
-            "avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
+            'headrace pipeline sql --from telemetry --parquet out --watermark "10 minutes" "SELECT window.start, '
+            "device, avg(temperature) AS mean FROM telemetry GROUP BY window(timestamp, '1 hour'), device\"",
         )
     )(sql)
     app.command(
@@ -96,15 +97,16 @@ def run(
     conf: Conf = None,
 ) -> None:
     """Run the pipelines of a file together, until all of them end or one of them fails."""
-    with spark_session(master, conf) as spark, Board() as tell:
+    with problems_told():
         from headrace.spark.pipelines.file import Defaults, read_file
         from headrace.spark.pipelines.together import run_together
 
         pipelines = read_file(file, Defaults(endpoint(url, vhost), once))
-        names = [each.name for each in pipelines]
-        for each in only or []:
-            if each not in names:
-                fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
+    names = [each.name for each in pipelines]
+    for each in only or []:
+        if each not in names:
+            fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
+    with spark_session(master, conf) as spark, Board() as tell:
         run_together(spark, [each for each in pipelines if not only or each.name in only], tell)
 
 

@@ -58,14 +58,12 @@ def endpoint(url: str, vhost: str) -> "Endpoint":
 
 @contextmanager
 def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession]":
-    """Spark for as long as a command runs; every problem of ours becomes a line on stderr and exit code 1."""
+    """Spark for as long as a command runs."""
     settings = dict(_setting(each) for each in conf or [])
     try:
-        from headrace.spark.pipelines.session import open_session
-    except ImportError as error:
-        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
-    try:
-        with _errors_told():
+        with problems_told():
+            from headrace.spark.pipelines.session import open_session
+
             spark = open_session(master, "headrace", settings)
             try:
                 yield spark
@@ -77,9 +75,12 @@ def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def problems_told() -> Iterator[None]:
+    """What goes wrong becomes a line on stderr and exit code 1; without Spark, what to install."""
     try:
         yield
+    except ImportError as error:
+        fail(f"pipelines need Spark ({error}): pip install 'headrace[spark,java]'", EXIT_PROBLEMS)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
 
