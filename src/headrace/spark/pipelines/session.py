@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-import headrace
+from headrace import errors
 from headrace.errors import Unavailable
 from headrace.spark.java import ensure_java
 
@@ -69,13 +69,18 @@ def open_session(
 
 def pack(directory: Path) -> Path:
     """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
-    source = Path(headrace.__file__).parents[1]
+    source = _source()
     target = directory / "headrace.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in _PACKAGES:
             for file in sorted((source / package).rglob("*.py")):
                 packed.write(file, file.relative_to(source))
     return target
+
+
+def _source() -> Path:
+    """The directory that our packages are in."""
+    return Path(errors.__file__).parents[1]
 
 
 def _prepare_environment(master: str, home: Path) -> None:
@@ -87,7 +92,7 @@ def _prepare_environment(master: str, home: Path) -> None:
         (home / "log4j2.properties").write_text(_LOGGING)
         os.environ["SPARK_CONF_DIR"] = str(home)
     # The driver runs streaming sources in processes of their own, which get no files that were shipped.
-    source = str(Path(headrace.__file__).parents[1])
+    source = str(_source())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
 
@@ -112,7 +117,7 @@ def _settings(master: str, home: Path) -> dict[str, str]:
 
 def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
-        raise Unavailable("Spark Connect needs more packages: pip install 'pyspark[connect]'")
+        raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
     for key, value in chosen.items():
