@@ -368,9 +368,10 @@ def _sealed(fields: tuple[int, ...], body: bytes) -> Block:
 class BlockHead:
     """What a block's header says of it: its length with the header, and what it holds."""
 
-    __slots__ = ("base", "count", "length", "max_time_us")
+    __slots__ = ("base", "count", "crc", "length", "max_time_us")
 
-    def __init__(self, base: int, count: int, length: int, max_time_us: int) -> None:
+    def __init__(self, base: int, count: int, length: int, max_time_us: int, crc: int) -> None:
+        self.crc = crc
         self.base = base
         self.count = count
         self.length = length
@@ -382,7 +383,7 @@ def decode_head(header: bytes, file: str, position: int) -> BlockHead:
     length = HEADER_BYTES + decode_header(header, file, position)
     fields: tuple[int, ...] = _HEADER.unpack(header)[5:10]
     count, _, base, _, max_time_us = fields
-    return BlockHead(base, count, length, max_time_us)
+    return BlockHead(base, count, length, max_time_us, int.from_bytes(header[4:8], "little"))
 
 
 def decode_header(header: bytes, file: str, position: int) -> int:

@@ -50,7 +50,7 @@ from headrace.storage.group_state import (
     Transition,
 )
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import Block
+from headrace.storage.local.block import Block, BlockHead
 
 MAGIC: Final = b"HRJR"
 VERSION: Final = 1
@@ -100,7 +100,7 @@ class Operation:
 class Record:
     """One journal record, decoded: one block for all runs in turn, or one for each."""
 
-    __slots__ = ("blocks", "length", "operations", "runs", "seq", "synced")
+    __slots__ = ("_heads", "blocks", "length", "operations", "runs", "seq", "synced")
 
     def __init__(
         self, seq: int, synced: int, operations: bytes, runs: list[Run], blocks: list[Block], length: int
@@ -111,6 +111,18 @@ class Record:
         self.runs = runs
         self.blocks = blocks
         self.length = length
+        self._heads: list[BlockHead] | None = None
+
+    @property
+    def heads(self) -> list[BlockHead]:
+        """What the headers of its blocks say."""
+        if self._heads is None:
+            self._heads = [blocks.decode_head(block.header, "", 0) for block in self.blocks]
+        return self._heads
+
+    def note_heads(self, heads: list[BlockHead]) -> None:
+        """The blocks themselves are not there, only what their headers say."""
+        self._heads = heads
 
     def appends(self) -> "list[tuple[int, int, int, Block, int]]":
         """What is appended to which log: log id, count, base offset, and in which block from which row on it stands."""
@@ -157,6 +169,26 @@ def record_length(head: bytes) -> int:
     fields: tuple[int, ...] = _HEADER.unpack_from(head)[5:]
     operations_length, run_count, block_length = fields
     return HEADER_BYTES + (operations_length + 7 & ~7) + run_count * _RUN.size + block_length
+
+
+def blocks_length(head: bytes) -> int:
+    """How many of a record's bytes are blocks, by its first HEADER_BYTES."""
+    fields: tuple[int, ...] = _HEADER.unpack_from(head)
+    return fields[7]
+
+
+def decode_outline(data: bytes, headers: Sequence[bytes], length: int) -> Record | None:
+    """A record without the bodies of its blocks: what stands before them, and their headers. None when damaged."""
+    _, crc, seq, synced, version, operations_length, run_count, _ = _HEADER.unpack_from(data)
+    if zlib.crc32(b"".join(headers), zlib.crc32(data[8:])) != crc:
+        return None
+    if version != (VERSION if len(headers) < 2 else BLOCKS_VERSION) or (1 < len(headers) != run_count):
+        return None
+    runs_at = len(data) - run_count * _RUN.size
+    operations = data[HEADER_BYTES : HEADER_BYTES + operations_length]
+    record = Record(seq, synced, operations, list(_RUN.iter_unpack(data[runs_at:])), [], length)
+    record.note_heads([blocks.decode_head(header, "", 0) for header in headers])
+    return record
 
 
 def record_seq(data: bytes, position: int) -> int:
