@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
-_ANY_PORTS = ("--amqp", "0", "--http", "0")
+_ANY_PORTS = ("--amqp", "0", "--ws", "0", "--http", "0")
 
 
 class Server:

@@ -29,7 +29,7 @@ from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
-from headrace.net.connection import Wire
+from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
@@ -56,6 +56,9 @@ DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_MQTTS_PORT: Final = 8883
 DEFAULT_HTTP_PORT: Final = 15672
 DEFAULT_HTTPS_PORT: Final = 15671
+DEFAULT_WS_PORT: Final = 8083
+_WS_PATHS: Final = ("/", "/mqtt")
+_WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -75,6 +78,8 @@ class ServeSettings:
     """Where AMQP clients are served: 0 for any free port, None for nowhere."""
     mqtt: int | None = DEFAULT_MQTT_PORT
     """Where MQTT clients are served, in the same way."""
+    ws: int | None = DEFAULT_WS_PORT
+    """Where MQTT clients are served over WebSocket, in the same way; they also are at /mqtt of the HTTP port."""
     http: int | None = DEFAULT_HTTP_PORT
     """Where the admin API, metrics and the dashboard are served, in the same way."""
     coap: int | None = None
@@ -137,6 +142,13 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _web_socket(server: MqttServer) -> Handler:
+    """MQTT over a WebSocket; what that takes is loaded when the first client comes that way."""
+    from headrace.net.websocket import WebSocket
+
+    return WebSocket(MqttConnection(server), _WS_SUBPROTOCOLS, _WS_PATHS, server.limits.max_packet_bytes)
 
 
 def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
@@ -236,12 +248,14 @@ class _Program:
         amqp = self._amqp(hosts, access)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
             await self._open(name, Listener(amqp), port)
-        mqtt = MqttServer(hosts, access, self._clock, __version__)
-        if settings.mqtt is not None or settings.mqtts is not None:
-            self._mqtt = mqtt
+        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__)
         for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
             await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
+        web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
+        if settings.ws is not None:
+            await web.open(settings.host, settings.ws)
         site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        site.web_sockets["/mqtt"] = web.accept
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(site, routes), port)
@@ -333,14 +347,14 @@ class _Program:
         lines = (
             f"headrace serves {where}",
             f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            *[f"  {name} on {self._settings.host}:{listener.port}" for name, listener in self._listeners.items()],
+            *[f"  {name} on {self._settings.host}:{port}" for name, port in self._ports().items()],
         )
         self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
     # -- the ready file ----------------------------------------------------------------------------------------------
 
     def _ports(self) -> dict[str, int]:
-        return {name: listener.port for name, listener in self._listeners.items()}
+        return {name: listener.port for name, listener in self._listeners.items() if listener.port}
 
     def _write_ready_file(self) -> None:
         path = self._settings.ready_file

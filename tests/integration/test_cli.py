@@ -153,7 +153,9 @@ def test_serve_says_what_it_serves_and_ends_cleanly_when_told(
     tmp_path: Path, data: Path, start: Start, number: signal.Signals
 ) -> None:
     ready = tmp_path / "ready.json"
-    process = start("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data, "--ready-file", ready)
+    process = start(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
+    )
 
     said = _wait_until_ready(process, ready)
     code, output, errors = _finish(process, number)
@@ -166,12 +168,14 @@ def test_serve_says_what_it_serves_and_ends_cleanly_when_told(
 
 
 def test_serve_says_where_it_listens(tmp_path: Path, start: Start) -> None:
-    process = start("serve", "--memory", "--amqp", "0", "--http", "0", "--mqtt", "0", "--ready-file", "ready.json")
+    process = start(
+        "serve", "--memory", "--amqp", "0", "--http", "0", "--mqtt", "0", "--ws", "0", "--ready-file", "ready.json"
+    )
 
     said = _wait_until_ready(process, tmp_path / "ready.json")
     _, output, _ = _finish(process, signal.SIGTERM)
 
-    assert sorted(said["ports"]) == ["amqp", "http", "mqtt"]
+    assert sorted(said["ports"]) == ["amqp", "http", "mqtt", "ws"]
     for name, port in said["ports"].items():
         assert 0 < port < 65536
         assert f"{name} on 127.0.0.1:{port}" in output
@@ -185,17 +189,21 @@ def test_serve_refuses_a_port_that_is_none(tmp_path: Path) -> None:
 
 
 def test_serve_refuses_a_port_that_is_taken(tmp_path: Path, start: Start) -> None:
-    first = start("serve", "--memory", "--amqp", "0", "--http", "0", "--mqtt", "0", "--ready-file", "ready.json")
+    first = start(
+        "serve", "--memory", "--amqp", "0", "--http", "0", "--mqtt", "0", "--ws", "0", "--ready-file", "ready.json"
+    )
     port = _wait_until_ready(first, tmp_path / "ready.json")["ports"]["amqp"]
 
-    result = _run("serve", "--memory", "--amqp", str(port), "--http", "off", "--mqtt", "off")
+    result = _run("serve", "--memory", "--amqp", str(port), "--http", "off", "--mqtt", "off", "--ws", "off")
 
     assert result.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
 
 
 def test_serve_keeps_its_data_in_the_current_directory_by_default(tmp_path: Path, start: Start) -> None:
-    process = start("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ready-file", "ready.json")
+    process = start(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--ready-file", "ready.json"
+    )
 
     said = _wait_until_ready(process, tmp_path / "ready.json")
 
@@ -205,7 +213,18 @@ def test_serve_keeps_its_data_in_the_current_directory_by_default(tmp_path: Path
 
 def test_serve_in_memory_leaves_no_directory(tmp_path: Path, start: Start) -> None:
     process = start(
-        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--memory", "--ready-file", "ready.json"
+        "serve",
+        "--amqp",
+        "off",
+        "--http",
+        "off",
+        "--mqtt",
+        "off",
+        "--ws",
+        "off",
+        "--memory",
+        "--ready-file",
+        "ready.json",
     )
 
     said = _wait_until_ready(process, tmp_path / "ready.json")
@@ -218,10 +237,14 @@ def test_serve_in_memory_leaves_no_directory(tmp_path: Path, start: Start) -> No
 
 def test_a_second_process_on_the_same_directory_is_told_who_has_it(tmp_path: Path, data: Path, start: Start) -> None:
     ready = tmp_path / "ready.json"
-    first = start("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data, "--ready-file", ready)
+    first = start(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
+    )
     _wait_until_ready(first, ready)
 
-    second = _run("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data, "--ready-file", ready)
+    second = _run(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
+    )
     examined = _run("doctor", data)
 
     for result, code in ((second, 1), (examined, 2)):
@@ -233,11 +256,15 @@ def test_a_second_process_on_the_same_directory_is_told_who_has_it(tmp_path: Pat
 
 def test_after_kill_9_it_serves_again(tmp_path: Path, data: Path, start: Start) -> None:
     ready = tmp_path / "ready.json"
-    first = start("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data, "--ready-file", ready)
+    first = start(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
+    )
     _wait_until_ready(first, ready)
     _finish(first, signal.SIGKILL)
 
-    second = start("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data, "--ready-file", ready)
+    second = start(
+        "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
+    )
 
     _wait_until_ready(second, ready)
     code, output, errors = _finish(second, signal.SIGTERM)
@@ -248,7 +275,7 @@ def test_after_kill_9_it_serves_again(tmp_path: Path, data: Path, start: Start) 
 def test_a_damaged_journal_is_refused_with_one_line_that_names_the_doctor(data: Path) -> None:
     (data / "journal" / "checkpoint.json").write_bytes(b"{}")
 
-    result = _run("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--data", data)
+    result = _run("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data)
 
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
@@ -275,7 +302,7 @@ def test_data_and_memory_exclude_each_other(tmp_path: Path) -> None:
 
 def test_a_failed_sync_ends_the_process_with_code_74(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-c", _FAILING_DISK, "serve", "--amqp", "off", "--http", "off", "--mqtt", "off",
+        [sys.executable, "-c", _FAILING_DISK, "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off",
          "--data", str(tmp_path / "data"), "--ready-file", "ready.json"],
         capture_output=True, text=True, timeout=_DEADLINE_SECONDS, cwd=tmp_path, env=_environment(), check=False,
     )  # fmt: skip

@@ -1,12 +1,14 @@
 """One HTTP connection: uvicorn's protocol with a bound on everything that a client may make it wait for or hold."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
+
+from headrace.admin.site import TakeOver
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """A request line with its headers."""
@@ -20,8 +22,11 @@ STALL_SECONDS: Final = 30.0
 class BoundedProtocol(HttpToolsProtocol):
     """Ends clients that are too slow or send too much before anybody answers them."""
 
-    def __init__(self, config: Config, server_state: ServerState) -> None:
+    def __init__(
+        self, config: Config, server_state: ServerState, web_sockets: Mapping[str, TakeOver] | None = None
+    ) -> None:
         super().__init__(config, server_state, {})
+        self._web_sockets = web_sockets or {}
         self._is_in_head = True
         self._head_bytes = 0
         self._has_body_to_come = False
@@ -63,7 +68,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         self._reading.stop()
-        super().handle_websocket_upgrade()
+        take_over = self._web_sockets.get(self.url.partition(b"?")[0].decode("latin-1"))
+        if take_over is None:
+            super().handle_websocket_upgrade()
+        else:
+            self._hand_over(take_over())
+
+    def _hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Let another protocol have the connection, from this request on."""
+        self.connections.discard(self)
+        lines = [self.scope["method"].encode() + b" " + self.url + b" HTTP/1.1"]
+        lines += [name + b": " + value for name, value in self.scope["headers"]]
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"\r\n".join([*lines, b"", b""]))
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -45,6 +45,8 @@ Trouble = Callable[[], str]
 
 Wires = Callable[[], list[Wire]]
 """All connections that there are now."""
+TakeOver = Callable[[], asyncio.Protocol]
+"""Makes the protocol that a connection speaks from now on."""
 Ports = Callable[[], Mapping[str, int]]
 """What is listened for, and where."""
 
@@ -72,6 +74,8 @@ class Site:
         self.clock = clock
         self.version = version
         self.started_us = clock.now_us()
+        self.web_sockets: dict[str, TakeOver] = {}
+        """Who takes over the connections that ask for a WebSocket, by path; the pages have the others."""
 
     async def sign_in(self, login: Login) -> Visitor | None:
         """Who that user is; None when the login is wrong."""

@@ -36,13 +36,14 @@ class Stack(Speaker):
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._config.load()
+        self._web_sockets = site.web_sockets
         self._sampler = site.sampler
         self._sampler.start()
         self._state = ServerState()
         self._state.default_headers = [(b"server", b"headrace")]
 
     def protocol(self) -> asyncio.Protocol:
-        return BoundedProtocol(self._config, self._state)
+        return BoundedProtocol(self._config, self._state, self._web_sockets)
 
     @property
     def connections(self) -> int:

@@ -15,6 +15,7 @@ from headrace.app import (
     DEFAULT_HTTPS_PORT,
     DEFAULT_MQTT_PORT,
     DEFAULT_MQTTS_PORT,
+    DEFAULT_WS_PORT,
     ServeSettings,
 )
 from headrace.app import serve as serve_app
@@ -47,6 +48,9 @@ def serve(
     mqtt: Annotated[str, typer.Option(metavar="PORT", help="Where MQTT clients are served, likewise.")] = str(
         DEFAULT_MQTT_PORT
     ),
+    ws: Annotated[
+        str, typer.Option(metavar="PORT", help="Where MQTT clients are served over WebSocket, likewise.")
+    ] = str(DEFAULT_WS_PORT),
     http: Annotated[
         str, typer.Option(metavar="PORT", help="Where the admin API, metrics and the dashboard are served, likewise.")
     ] = str(DEFAULT_HTTP_PORT),
@@ -97,6 +101,7 @@ def serve(
         host,
         amqp=port("--amqp", amqp),
         mqtt=port("--mqtt", mqtt),
+        ws=port("--ws", ws),
         http=port("--http", http),
         coap=port("--coap", coap),
         tls=tls,

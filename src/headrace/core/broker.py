@@ -31,7 +31,7 @@ from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
-from headrace.core.topics import quoted
+from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, TOPIC_EXCHANGE, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
@@ -43,7 +43,7 @@ from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
 
 _log: Final = logging.getLogger("headrace.core")
-_MAX_TOPIC_CHARACTERS: Final = 16_383  # four bytes each at most: a length of two bytes holds it
+_SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most: these fit without a look
 
 
 @final
@@ -585,6 +585,7 @@ class Broker:
         dues = (
             self._queues.timers.next_us,
             self._line.retry_at_us,
+            self._line.release_at_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,
         )
@@ -602,10 +603,12 @@ def _offset_at(queue: Queue, place: tuple[str, int]) -> int:
 
 def _check_storable(message: Message) -> None:
     """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
-    if not 0 <= message.priority <= 255 or len(message.source.topic) > _MAX_TOPIC_CHARACTERS:
+    topic = message.source.topic
+    is_long = len(topic) > _SHORT_TOPIC_CHARACTERS and len(topic.encode()) > MAX_TOPIC_BYTES
+    if is_long or not 0 <= message.priority <= 255:
         raise Refused(
-            f"a message with priority {message.priority} and a topic of {len(message.source.topic)} characters cannot "
-            f"be stored: priorities go from 0 to 255, topics have {_MAX_TOPIC_CHARACTERS} characters at most"
+            f"a message with priority {message.priority} and a topic of {len(topic)} characters cannot "
+            f"be stored: priorities go from 0 to 255, topics have {MAX_TOPIC_BYTES} bytes at most"
         )
 
 

@@ -25,12 +25,16 @@ class Flow:
         self.memory_high_bytes = memory_high_bytes
         self.memory_low_bytes = memory_low_bytes
         self.blocked = False
+        self.is_held = False
+        """Whether storage took nothing lately: publishers wait until that is tried again."""
         self.listeners: list[Callable[[bool], None]] = []
         """Called with True when publishers must slow down, and with False when they may go on."""
 
     def look(self, waiting_bytes: int, memory_bytes: int) -> None:
         """Decide anew, given what waits to be written and what the queues in memory hold."""
-        if self.blocked:
+        if self.is_held:
+            blocked = True
+        elif self.blocked:
             blocked = waiting_bytes >= self.low_bytes or memory_bytes >= self.memory_low_bytes
         else:
             blocked = waiting_bytes > self.high_bytes or memory_bytes > self.memory_high_bytes

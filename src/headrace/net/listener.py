@@ -13,7 +13,7 @@ _BACKLOG: Final = 1024
 
 @final
 class Listener:
-    """Accepts on one address until it is closed."""
+    """Accepts on one address until it is closed, or what another listener hands over."""
 
     def __init__(self, make_handler: Callable[[], Handler]) -> None:
         self._make_handler = make_handler
@@ -28,7 +28,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._accept,
+                self.accept,
                 host,
                 port,
                 ssl=tls,
@@ -43,9 +43,8 @@ class Listener:
 
     async def close(self) -> None:
         """Accept no more, say goodbye to all that are connected, and wait for them, but not for long."""
-        if self._server is None:
-            return
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         for wire in list(self._wires):
             wire.stop()
         try:
@@ -59,7 +58,8 @@ class Listener:
         """The connections that there are now."""
         return list(self._wires)
 
-    def _accept(self) -> Wire:
+    def accept(self) -> Wire:
+        """The protocol of a new connection."""
         return Wire(self._make_handler(), self._ended, self._began)
 
     def _began(self, wire: Wire) -> None:

@@ -4,6 +4,7 @@ The handshake, the frames and the closing are those of `websockets`, without its
 each frame's data is passed on as it comes, and each turn's output is one binary message.
 """
 
+import logging
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
 from typing import Final, final
@@ -16,6 +17,8 @@ from websockets.typing import Subprotocol
 
 from headrace.net.connection import Envelope, Handler, Wire
 
+_log: Final = logging.getLogger("headrace.net.websocket")
+_log.setLevel(logging.WARNING)  # every handshake is worth a line to the library, not to an operator
 STRANGER_FRAME_BYTES: Final = 1 << 20
 """The largest frame of a client that is not known yet."""
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -52,6 +55,7 @@ class WebSocket(Handler):
         self._protocol = ServerProtocol(
             subprotocols=[Subprotocol(name) for name in subprotocols],
             max_size=(None, min(STRANGER_FRAME_BYTES, max_frame_bytes)),
+            logger=_log,
         )
         self._wire: Wire | None = None
         self._is_open = False

@@ -75,8 +75,30 @@ def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: 
     for _ in range(3):
         house.broker.publish(house.message("x" * 60, "q"))
     house.run()
+    assert told == [True], "storage takes nothing: they are not released to lose more"
 
+    house.advance(2)
     assert told == [True, False]
+
+
+def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn)
+    stubborn.failure = Unavailable("full")
+    for round_number in range(1, 3):
+        house.broker.publish(house.message("x", "q"))
+        house.run()
+        assert told == [True, False] * (round_number - 1) + [True]
+        house.advance(0.5)
+        assert house.broker.blocked
+        assert house.broker.tick() > 0, "it asks to be called again"
+        house.advance(0.6)
+        assert told == [True, False] * round_number
+
+    stubborn.failure = None
+    house.broker.publish(house.message("x", "q"))
+    house.run()
+    assert told == [True, False] * 2
+    assert house.broker.queue("q").messages == 1
 
 
 def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: StubbornEngine) -> None:

@@ -72,7 +72,7 @@ def decode_protocol(reader: Reader) -> tuple[int, bool]:
     level = reader.octet()
     if name not in _NAMES:
         return 0, False
-    return level, (name, level) in _PROTOCOLS
+    return max(level, 1), (name, level) in _PROTOCOLS  # 0, which nobody ever was, is kept for other names
 
 
 def unsupported(version: int) -> ProtocolError:

@@ -126,6 +126,7 @@ def test_what_a_connect_does_not_say_has_the_default_of_the_specification() -> N
         ("10 0d 0004 4d515458 04 02 003c 0001 61", UNSUPPORTED_PROTOCOL_VERSION, 0),
         ("10 0d 0004 4d515454 06 02 003c 0001 61", UNSUPPORTED_PROTOCOL_VERSION, 6),
         ("10 0d 0004 4d515454 03 02 003c 0001 61", UNSUPPORTED_PROTOCOL_VERSION, 3),
+        ("10 0d 0004 4d515454 00 02 003c 0001 61", UNSUPPORTED_PROTOCOL_VERSION, 1),
         ("10 0d 0004 4d515454 04 03 003c 0001 61", MALFORMED_PACKET, 4),  # the reserved flag
         ("10 0d 0004 4d515454 04 0a 003c 0001 61", MALFORMED_PACKET, 4),  # will QoS without will
         ("10 0d 0004 4d515454 04 22 003c 0001 61", MALFORMED_PACKET, 4),  # will retain without will

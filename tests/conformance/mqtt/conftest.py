@@ -1,0 +1,97 @@
+"""One server in memory for all of these tests; each has topics and client identifiers of its own."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.mqtt.wire import CONNACK, Client, Property, Will, connect
+from tests.servers import Server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("server"), True)
+    running.start()
+    yield running
+    assert running.stop() == 0, running.log()
+    assert "Traceback" not in running.log(), running.log()
+
+
+class Room:
+    """Where one test meets its clients."""
+
+    def __init__(self, server: Server, version: int) -> None:
+        self._server = server
+        self._clients: list[Client] = []
+        self._name = f"room{next(_numbers)}"
+        self.version = version
+
+    @property
+    def websocket_port(self) -> int:
+        return self._server.ports["ws"]
+
+    @property
+    def http_port(self) -> int:
+        return self._server.ports["http"]
+
+    def name(self, what: str = "client") -> str:
+        """A client identifier that no other test has."""
+        return f"{self._name}{what}"
+
+    def topic(self, *levels: str) -> str:
+        """A topic or a filter that no other test has."""
+        return "/".join((self._name, *levels))
+
+    def stranger(self, version: int = 0) -> Client:
+        """A connection on which nothing was said yet."""
+        client = Client(self._server.ports["mqtt"], version or self.version)
+        self._clients.append(client)
+        return client
+
+    def client(
+        self,
+        client_id: str | None = None,
+        *,
+        clean: bool = True,
+        kept_seconds: int = 0,
+        keep_alive: int = 60,
+        said: tuple[Property, ...] = (),
+        will: Will | None = None,
+        version: int = 0,
+    ) -> Client:
+        """A client that is connected. With `kept_seconds` its session outlives the connection."""
+        client = self.stranger(version)
+        name = self.name(f"c{len(self._clients)}") if client_id is None else client_id
+        if kept_seconds and client.version == 5:
+            said = (*said, (0x11, kept_seconds))
+        elif kept_seconds:
+            assert not clean, "a session of MQTT 3 that is kept is not clean"
+        client.send(connect(client.version, name, clean=clean, keep_alive=keep_alive, said=said, will=will))
+        client.connack = client.expect(CONNACK)
+        assert client.connack.reason == 0, client.connack
+        return client
+
+    def kept(self, client_id: str = "", **options: object) -> Client:
+        """A client whose session is kept, and taken up again when it comes back."""
+        return self.client(client_id or self.name("kept"), clean=False, kept_seconds=600, **options)  # type: ignore[arg-type]
+
+    def subscriber(self, *filters: tuple[str, int], **options: object) -> Client:
+        """A client that is subscribed."""
+        client = self.client(**options)  # type: ignore[arg-type]
+        suback = client.subscribe(*filters)
+        assert all(reason < 0x80 for reason in suback.reasons), suback
+        return client
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def room(server: Server, version: int) -> Iterator[Room]:
+    made = Room(server, version)
+    yield made
+    made.close()
