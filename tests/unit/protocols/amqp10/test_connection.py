@@ -208,6 +208,20 @@ def test_a_subscription_goes_with_its_connection_unless_it_is_to_stay() -> None:
     assert sorted(office.house.broker.topology.queues) == ["laptop:sub", "q"]
 
 
+def test_a_durable_subscription_is_looked_up_without_a_source_and_ended_by_closing() -> None:
+    office = Office()
+    office.connect("laptop").say(_durable())
+    caller = office.connect("laptop")
+    lookup = Attach("sub", 0, True)
+    (answer,) = only(Attach, caller.say(lookup))
+    assert answer.source is not None
+    assert (answer.source.durable, answer.source.expiry_policy) == (2, NEVER)
+    caller.say(Detach(0, True))
+
+    assert "laptop:sub" not in office.house.broker.topology.queues
+    assert _condition([event for event in caller.say(lookup) if isinstance(event, Detach)]) == "amqp:not-found"
+
+
 def test_a_link_is_kept_for_its_timeout_and_not_longer() -> None:
     office = Office()
     office.house.publish("q", "one")
