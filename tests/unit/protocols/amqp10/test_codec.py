@@ -60,6 +60,8 @@ from headrace.protocols.amqp10.writing import encode_value
         (t.Map([(t.Symbol("a"), t.UInt(1))]), "c10602a301615201"),
         (t.Array(t.SYM32, [t.Symbol("a"), t.Symbol("b")]), "e00c02b3000000016100000001" + "62"),
         (t.Described(t.ULong(0x24), []), "00532445"),
+        ([t.Described(t.ULong(0), t.Described(t.Symbol("a"), None)), True], "c0090200440" + "0a301614041"),
+        (t.Array(t.LIST32, [[t.Described(t.ULong(0), True)]]), "e00d01d0000000070000000100444" + "1"),
     ],
 )
 def test_values_have_these_bytes(value: object, raw: str) -> None:
