@@ -23,6 +23,7 @@ from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
 from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
@@ -226,7 +227,7 @@ class _Program:
             self._remove_ready_file()
 
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
-        codecs = Codecs()
+        codecs, flow = Codecs(), Flow()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
         codecs.add(MQTT5, Mqtt5Codec())
@@ -234,7 +235,7 @@ class _Program:
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        hosts = self._hosts = Hosts(engine, lambda name: Broker(engine, self._clock, soon, name, codecs))
+        hosts = self._hosts = Hosts(engine, lambda name: Broker(engine, self._clock, soon, name, codecs, flow))
         self._access = Access(engine, self._clock, self._background, hosts)
 
     def _brokers(self) -> list[Broker]:

@@ -140,12 +140,13 @@ class Line:
             self.open()
         if self.release_at_us and now_us >= self.release_at_us:
             self.release_at_us = 0
-            self.flow.is_held = False
+            self.flow.hold(self, False)
             self.look()
 
     def look(self) -> None:
         """See whether publishers must wait."""
-        self.flow.look(self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
+        if self._ended is None:
+            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
@@ -226,6 +227,8 @@ class Line:
             self.open()
         if self._ended is not None and not self._sealed:
             self._ended()
+            self.flow.forget(self)
+            return
         self.look()
 
     def _stored(self, turn: Turn) -> None:
@@ -304,7 +307,7 @@ class Line:
     def _hold(self, error: HeadraceError) -> None:
         """Storage takes nothing now: who does not wait for confirms should hear of it before much is lost."""
         if isinstance(error, Unavailable):
-            self.flow.is_held = True
+            self.flow.hold(self, True)
             self.release_at_us = self._clock.now_us() + _RETRY_US
 
     def _refuse_waiting(self, error: HeadraceError) -> None:

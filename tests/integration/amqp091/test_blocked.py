@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
-from pika.exceptions import NackError
+from pika.exceptions import ConnectionClosedByBroker, NackError
 
 from headrace.core.flow import Flow
 from headrace.storage.local.disk import Disk
@@ -135,6 +136,35 @@ def test_publishers_wait_for_a_full_disk_and_go_on_when_there_is_space(tmp_path:
     finally:
         disk.full = False
         town.close()
+
+
+def test_a_transaction_that_cannot_be_stored_is_506_and_did_not_happen(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    settings = LocalSettings(
+        journal_file_bytes=256 << 10, checkpoint_bytes=512 << 10, tail_bytes=128 << 10, segment_bytes=512 << 10
+    )
+    town = Town(lambda wake: LocalEngine(tmp_path, wake, settings, disk=disk))
+    try:
+        _queue(town)
+        channel = town.connect().channel()
+        channel.tx_select()
+        disk.full = True
+        committed: list[bytes] = []
+        with pytest.raises(ConnectionClosedByBroker, match=r"506.*RESOURCE_ERROR"):
+            _commit_until_refused(channel, committed)
+
+        disk.full = False
+        assert len(committed) == _depth(town.connect().channel())
+    finally:
+        disk.full = False
+        town.close()
+
+
+def _commit_until_refused(channel: BlockingChannel, committed: list[bytes]) -> None:
+    for _ in range(1000):
+        channel.basic_publish("", "q", _BODY)
+        channel.tx_commit()
+        committed.append(_BODY)
 
 
 def _try_publish(channel: BlockingChannel, body: bytes, confirmed: list[bytes]) -> None:

@@ -26,9 +26,36 @@ def test_between_the_watermarks_nothing_changes() -> None:
     flow.listeners.append(told.append)
 
     for waiting in (100, 101, 60, 101, 50, 49, 60, 100):
-        flow.look(waiting, 0)
+        flow.look("/", waiting, 0)
 
     assert told == [True, False]
+
+
+def test_what_virtual_hosts_have_under_way_counts_together() -> None:
+    flow = Flow(100, 50)
+    told: list[bool] = []
+    flow.listeners.append(told.append)
+
+    flow.look("/", 60, 0)
+    flow.look("eu", 60, 0)
+    assert told == [True]
+    flow.look("/", 0, 0)
+    assert told == [True]
+    flow.forget("eu")
+    assert told == [True, False]
+
+
+def test_publishers_wait_as_long_as_one_host_is_held() -> None:
+    flow = Flow()
+    for host in ("/", "eu"):
+        flow.hold(host, True)
+        flow.look(host, 0, 0)
+    flow.hold("/", False)
+    flow.look("/", 0, 0)
+    assert flow.blocked
+    flow.hold("eu", False)
+    flow.look("eu", 0, 0)
+    assert not flow.blocked
 
 
 def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: StubbornEngine) -> None:
