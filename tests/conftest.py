@@ -1,6 +1,7 @@
-"""For all tests: no property test has a deadline, for how long an example takes is up to the machine."""
+"""For all tests: how Hypothesis runs. No fixtures."""
 
 from hypothesis import settings
 
+# How long an example takes depends on what else the machine does; pytest's own timeout ends what hangs.
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
