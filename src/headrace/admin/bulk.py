@@ -5,6 +5,7 @@ GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow s
 GET    /bulk/offset?queue=orders&timestamp=...           the first message of a time
 PUT    /bulk/progress?queue=orders&group=g&offset=10     how far a reader has come
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
+PUT    /bulk/transactions/{id}/parts/{part}?queues=queue the same, for the queues that a column names
 POST   /bulk/transactions/{id}/commit                    all parts named become visible at once, and only once
 DELETE /bulk/transactions/{id}                           forget them
 """
@@ -18,7 +19,7 @@ from typing import Final, final
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from headrace.admin.bulk_arrow import ArrowCodec, Stream, columns_named
+from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Stream, columns_named
 from headrace.admin.pages import Call, Pages
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import ANYBODY
@@ -118,7 +119,7 @@ class _Room:
                 host, _name(call, "id"), _name(call, "part"), kind, name, call.visitor.name
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
-        if kind != TO_QUEUE:
+        if kind not in (TO_QUEUE, BY_COLUMN):
             for topic in topics:
                 _check_topic(rights, kind, name, topic)
         return JSONResponse({"rows": rows, "bytes": size})
@@ -168,15 +169,16 @@ class _Room:
         for part in parts:
             if not isinstance(part, str) or not _NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
-            kind, name, blocks = await asyncio.to_thread(self._arrow.part, host, transaction, part)
-            _check_write(broker, rights, kind, name)
-            size += sum(each.payload_bytes for each in blocks)
+            blocks = await asyncio.to_thread(self._arrow.part, host, transaction, part)
+            for kind, name in {(kind, name): None for kind, name, _ in blocks}:
+                _check_write(broker, rights, kind, name)
+            size += sum(each.payload_bytes for _, _, each in blocks)
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
                     f"transaction {transaction!r} has more than {MAX_TRANSACTION_BYTES >> 20} MiB of payloads, the "
                     f"most that is stored at once; write less at a time (with Spark: maxBytesPerTrigger when streaming)"
                 )
-            for rows in blocks:
+            for kind, name, rows in blocks:
                 bulk.add(kind, name, rows)
                 await asyncio.sleep(0)  # others have their turn between blocks
 
@@ -256,7 +258,7 @@ def _name(call: Call, which: str) -> str:
 def _target(call: Call) -> tuple[str, str]:
     given = [(kind, call.request.query_params[kind]) for kind in _KINDS if kind in call.request.query_params]
     if len(given) != 1:
-        raise BadRequest("say where the messages go, once: queue=, exchange= or topic=")
+        raise BadRequest("say where the messages go, once: queue=, exchange=, topic=, or queues= and the column")
     return given[0]
 
 
@@ -276,4 +278,4 @@ def _check_topic(rights: Rights, kind: str, name: str, topic: str) -> None:
         rights.check_publish(name, topic)
 
 
-_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC)
+_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN)

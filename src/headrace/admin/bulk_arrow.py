@@ -3,12 +3,14 @@
 pyarrow is loaded with the first request that needs it; where it is not installed, that request hears how to.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import Site
 from headrace.core.broker import Broker
+from headrace.core.bulk import TO_QUEUE
 from headrace.core.properties import plain_value
 from headrace.core.topology import scoped
 from headrace.errors import NotFound, Refused, Unavailable
@@ -19,6 +21,8 @@ from headrace.storage.api import Encoded
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.storage.local.encoded import EncodedBlock
+
 COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
     "headers",
@@ -26,6 +30,8 @@ COLUMNS: Final = (
 EXPIRE_SECONDS: Final = 3600
 """Parts of a transaction of which nothing was heard for so long are given up."""
 PROTOCOL: Final = "bulk"
+BY_COLUMN: Final = "queues"
+"""The kind of a part whose rows name their queues themselves, in a column."""
 
 
 def columns_named(text: str) -> list[str]:
@@ -60,22 +66,29 @@ class ArrowCodec:
             from headrace.storage.local.arrow_block import Origin, encode_table
 
             area.sweep(now_us / 1_000_000 - EXPIRE_SECONDS)
-            default = name if kind != "exchange" else ""
             exchange = name if kind == "exchange" else ""
-            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
-            blocks = list(encode_table(_table(body), origin))
-            size = area.put(scoped(host, transaction), part, {"kind": kind, "name": name}, blocks)
+            named: list[str] = []
+            blocks: list[EncodedBlock] = []
+            for target, rows in _by_queue(_table(body), name) if kind == BY_COLUMN else [(name, _table(body))]:
+                default = target if kind != "exchange" else ""
+                origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
+                encoded = list(encode_table(rows, origin))
+                blocks += encoded
+                named += [target] * len(encoded)
+            kept = {"kind": kind, "name": name, "names": json.dumps(named)}
+            size = area.put(scoped(host, transaction), part, kept, blocks)
             topics = {source.topic for each in blocks for source in each.sources()}
             return sum(each.count for each in blocks), size, sorted(topics)
 
         return write
 
-    def part(self, host: str, transaction: str, part: str) -> tuple[str, str, Sequence[Encoded]]:
-        """A staged part: where it goes, and its messages. Raises NotFound."""
+    def part(self, host: str, transaction: str, part: str) -> list[tuple[str, str, Encoded]]:
+        """A staged part: blocks of messages, and where each of them goes. Raises NotFound."""
         target, blocks = self._site.staging.get(scoped(host, transaction), part)
-        if "kind" not in target:
+        if "names" not in target:
             raise NotFound(f"part {part!r} says not where it goes; write it again")
-        return target["kind"], target["name"], blocks
+        kind = TO_QUEUE if target["kind"] == BY_COLUMN else target["kind"]
+        return [(kind, name, rows) for name, rows in zip(json.loads(target["names"]), blocks, strict=True)]
 
     def forget(self, host: str, transaction: str) -> None:
         """The parts of a transaction are not needed any more."""
@@ -152,6 +165,25 @@ class _Sink:
 
     def close(self) -> None:
         return
+
+
+def _by_queue(table: "pa.Table", column: str) -> "Iterator[tuple[str, pa.Table]]":
+    """The rows queue by queue, as the column names them, in the order they have. Raises BadRequest."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if column not in table.schema.names or not pa.types.is_string(table.schema.field(column).type):
+        raise BadRequest(f"there is no column {column!r} of texts that says which queue a row is for")
+    coded = table.column(column).combine_chunks().dictionary_encode()
+    if coded.null_count:
+        raise BadRequest(f"the column {column!r} is null in some row; it must name the row's queue")
+    order = pc.sort_indices(coded.indices)  # a stable sort
+    rows = table.drop_columns([column]).take(order)
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(coded.indices).to_pylist()}
+    at = 0
+    for number, queue in enumerate(coded.dictionary.to_pylist()):
+        yield queue, rows.slice(at, counts[number])
+        at += counts[number]
 
 
 def _table(body: bytes) -> "pa.Table":

@@ -83,7 +83,7 @@ class Client:
         pairs = [*(query.items() if isinstance(query, Mapping) else query), ("vhost", self._server.vhost)]
         if self._connection is None:
             self._connection = self._connect()
-        self._connection.request(method, f"{quote(path)}?{urlencode(pairs)}", body, self._headers)
+        self._connection.request(method, f"{quote(path, safe='/%')}?{urlencode(pairs)}", body, self._headers)
         response = self._connection.getresponse()
         if response.status >= 300:
             raise self._problem(response.status, response.read())
