@@ -22,6 +22,7 @@ from headrace.protocols.amqp10.sections import joined, split
 from headrace.protocols.amqp10.states import ACCEPTED, Accepted
 from headrace.protocols.amqp10.writing import encode_described, encode_value
 from tests.amqp10_values import ascii_texts, is_read_by_proton, primitives, read_by_proton, texts, values
+from tests.contents import members
 
 
 @given(values)
@@ -252,9 +253,8 @@ _frames = st.one_of(_transfers(), _dispositions(), st.just(encode_frame(0, Flow(
 def _said(event: Event) -> tuple[object, ...]:
     if isinstance(event, Hello):
         return (event.is_known, event.is_sasl)
-    names = [name for name in type(event).__slots__ if name != "state"]
-    state = type(getattr(event, "state", None))
-    return (type(event), state, *[getattr(event, name) for name in names])
+    said = members(event)
+    return (type(event), type(said.pop("state", None)), *said.values())
 
 
 @given(st.lists(_frames, max_size=5), st.data())
