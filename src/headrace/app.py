@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from rich.console import Console
 from rich.filesize import decimal
-from rich.logging import RichHandler
 
 from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
@@ -107,7 +105,9 @@ def open_engine(data: Path | None, wake: Wake) -> Engine:
 
 
 def serve(
-    settings: ServeSettings, console: Console, clock: Clock | None = None, opener: OpenEngine = open_engine
+    settings: ServeSettings,
+    clock: Clock | None = None,
+    opener: OpenEngine = open_engine,
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
@@ -116,7 +116,7 @@ def serve(
     """
     log_to_stderr()
     raise_file_limit()
-    program = _Program(settings, console, clock or SystemClock(), opener)
+    program = _Program(settings, clock or SystemClock(), opener)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(program.run())
 
@@ -135,6 +135,9 @@ def log_to_stderr() -> None:
     handler: logging.Handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     if sys.stderr.isatty():
+        from rich.console import Console  # only people at a terminal need it
+        from rich.logging import RichHandler
+
         handler = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
 
@@ -187,9 +190,8 @@ class Threads(Background):
 
 @final
 class _Program:
-    def __init__(self, settings: ServeSettings, console: Console, clock: Clock, opener: OpenEngine) -> None:
+    def __init__(self, settings: ServeSettings, clock: Clock, opener: OpenEngine) -> None:
         self._settings = settings
-        self._console = console
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
@@ -351,7 +353,7 @@ class _Program:
             f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
             *[f"  {name} on {self._settings.host}:{port}" for name, port in self._ports().items()],
         )
-        self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        print("\n".join(lines), flush=True)
 
     # -- the ready file ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,11 @@ from headrace.version import IS_COMPILED, __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
+    "publish": "headrace.cli.publish",
+    "consume": "headrace.cli.consume",
+    "queues": "headrace.cli.queues",
+    "groups": "headrace.cli.groups",
+    "dlq": "headrace.cli.dlq",
     "doctor": "headrace.cli.doctor",
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",
@@ -42,6 +47,9 @@ cli: Final = typer.Typer(
     epilog=examples(
         "headrace serve                       keep everything in ./data",
         "headrace serve --memory              keep nothing, for trying things out",
+        "headrace publish orders hello        put a message into a queue",
+        "headrace consume orders              and take it out again",
+        "headrace queues list                 what there is",
         "headrace doctor data                 verify a data directory",
         "headrace users add ann               let somebody in",
     ),

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
+from headrace import serving
 from headrace.app import (
     DEFAULT_ADDRESS,
     DEFAULT_AMQP_PORT,
@@ -18,9 +18,7 @@ from headrace.app import (
     DEFAULT_WS_PORT,
     ServeSettings,
 )
-from headrace.app import serve as serve_app
-from headrace.cli.words import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE, examples, fail, port
-from headrace.errors import Corrupt, Fatal, HeadraceError
+from headrace.cli.words import EXIT_USAGE, examples, fail, port
 from headrace.net.tls import TlsFiles
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -109,14 +107,7 @@ def serve(
         mqtts=_tls_port("--mqtts", mqtts, DEFAULT_MQTTS_PORT, tls),
         https=_tls_port("--https", https, DEFAULT_HTTPS_PORT, tls),
     )
-    try:
-        serve_app(settings, Console())
-    except Fatal as error:
-        fail(str(error), EXIT_DISK_FAILED)
-    except Corrupt as error:
-        fail(f"{error}; `headrace doctor {settings.data}` examines the whole directory", EXIT_PROBLEMS)
-    except HeadraceError as error:
-        fail(str(error), EXIT_PROBLEMS)
+    serving.become(settings)
 
 
 def _tls(certificate: Path | None, key: Path | None, authority: Path | None) -> TlsFiles | None:
