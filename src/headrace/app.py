@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine
+from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
@@ -55,6 +57,7 @@ DEFAULT_MQTT_PORT: Final = 1883
 DEFAULT_MQTTS_PORT: Final = 8883
 DEFAULT_HTTP_PORT: Final = 15672
 DEFAULT_HTTPS_PORT: Final = 15671
+_STAGED_BYTES: Final = 16 << 30
 DEFAULT_WS_PORT: Final = 8083
 _WS_PATHS: Final = ("/", "/mqtt")
 _WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
@@ -258,7 +261,7 @@ class _Program:
         web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
         if settings.ws is not None:
             await web.open(settings.host, settings.ws)
-        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__, self._staging())
         site.web_sockets["/mqtt"] = web.accept
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
@@ -297,6 +300,12 @@ class _Program:
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
         return [wire for listener in listeners for wire in listener.wires]
+
+    def _staging(self) -> StagingArea:
+        """Where bulk writes wait for their commit: with the data, or where temporary files are."""
+        data = self._settings.data
+        root = data / "staging" if data is not None else Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
+        return StagingArea(root, _STAGED_BYTES)
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
