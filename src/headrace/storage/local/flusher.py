@@ -62,6 +62,7 @@ class LogFlush:
         "entry",
         "log",
         "log_id",
+        "path",
         "pieces",
         "segment",
         "segment_length",
@@ -76,6 +77,8 @@ class LogFlush:
         self.log_id = log.id
         self.segments = log.segments_directory
         self.segment = active.base if active is not None else -1
+        self.path = active.path if active is not None else None
+        """The segment's; kept rather than made again, as a path costs several microseconds to make, hash and sort."""
         self.segment_length = active.length if active is not None else 0
         self.pieces = pieces
         self.entry = entry
@@ -203,9 +206,9 @@ class Flusher:
     def flush(self, flush: LogFlush) -> None:
         """Append the pieces of one log to its segments. An OSError leaves the last segment as it was before it."""
         for block in _blocks(flush.pieces):
-            if flush.segment < 0 or flush.segment_length >= self._segment_bytes:
-                self._begin_segment(flush, block.base)
-            path = segment_path(flush.segments, flush.segment)
+            path = flush.path
+            if path is None or flush.segment_length >= self._segment_bytes:
+                path = self._begin_segment(flush, block.base)
             fd = self.disk.open(path)
             try:
                 self.disk.write(fd, [block.header, block.body], flush.segment_length)
@@ -227,7 +230,7 @@ class Flusher:
     def checkpoint(self, write: CheckpointWrite) -> None:
         """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
         disk = self.disk
-        disk.sync_files(sorted(self._unsynced))
+        disk.sync_files(sorted(self._unsynced, key=str))
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
             disk.write_file(path, data)
@@ -256,9 +259,9 @@ class Flusher:
             path for path in self._unsynced_directories if directory != path and directory not in path.parents
         }
 
-    def _begin_segment(self, flush: LogFlush, base: int) -> None:
+    def _begin_segment(self, flush: LogFlush, base: int) -> Path:
         self._unsynced_directories.update(self.disk.make_directory(flush.segments))
-        path = segment_path(flush.segments, base)
+        path = flush.path = segment_path(flush.segments, base)
         fd = self.disk.open(path, create=True)
         try:
             self.disk.truncate(fd, 0)
@@ -270,6 +273,7 @@ class Flusher:
         flush.segment = base
         flush.segment_length = HEADER_BYTES
         flush.stored_bytes += HEADER_BYTES
+        return path
 
     def _write_table(self, table: TableWrite) -> None:
         self._unsynced_directories.update(self.disk.make_directory(table.path.parent))
