@@ -12,7 +12,7 @@ run: $(COMPILED)/.ready
 test: $(COMPILED)/.ready
 	scripts/check
 	scripts/test
-	PYTHONPATH=$(abspath $(COMPILED)) scripts/test tests/unit tests/property tests/golden tests/crash tests/integration/amqp091
+	PYTHONPATH=$(abspath $(COMPILED)) scripts/test tests/unit tests/property tests/golden tests/crash
 
 check: $(VENV)/.ready
 	scripts/check
