@@ -12,6 +12,7 @@ from headrace.app import Threads
 from headrace.clock import SystemClock
 from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.properties import Codecs
 from headrace.core.rights import Permission
@@ -32,7 +33,10 @@ Value = TypeVar("Value")
 class Town:
     """Everything behind one port, on a loop in a thread of its own."""
 
-    def __init__(self, open_engine: Callable[[Callable[[], None]], Engine] = MemoryEngine) -> None:
+    def __init__(
+        self, open_engine: Callable[[Callable[[], None]], Engine] = MemoryEngine, flow: Callable[[], Flow] = Flow
+    ) -> None:
+        self._flow = flow
         self._loop = asyncio.new_event_loop()
         self._open_engine = open_engine
         self._connections: list[BlockingConnection] = []
@@ -61,7 +65,7 @@ class Town:
             loop.call_soon(call)
 
         background = Threads()
-        self.hosts = Hosts(engine, lambda name: Broker(engine, clock, soon, name, codecs))
+        self.hosts = Hosts(engine, lambda name: Broker(engine, clock, soon, name, codecs, self._flow()))
         self.access = Access(engine, clock, background, self.hosts)
         server = Server(self.hosts, self.access, "test")
         listener = Listener(lambda: Connection(server, clock))

@@ -24,6 +24,7 @@ from headrace.config.configuration import Configuration
 from headrace.config.settings import StorageSettings
 from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
@@ -208,7 +209,7 @@ class _Program:
             self._remove_ready_file()
 
     def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> Hosts:
-        codecs = Codecs()
+        codecs, flow = Codecs(), Flow()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
         codecs.add(MQTT5, Mqtt5Codec())
@@ -218,9 +219,8 @@ class _Program:
 
         def broker(name: str) -> Broker:
             settings = self._settings if self._reloading is None else self._reloading.settings
-            found = Broker(
-                engine, self._clock, soon, name, codecs, session_limits=session_limits(settings.limits.session_bytes)
-            )
+            session = session_limits(settings.limits.session_bytes)
+            found = Broker(engine, self._clock, soon, name, codecs, flow, session)
             limit(found, settings)
             return found
 

@@ -12,6 +12,9 @@ from headrace.version import __version__
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
     "doctor": "headrace.cli.doctor",
+    "users": "headrace.cli.users",
+    "permissions": "headrace.cli.permissions",
+    "vhosts": "headrace.cli.vhosts",
 }
 """Each command and the module that has it as `app`."""
 
@@ -40,6 +43,7 @@ cli: Final = typer.Typer(
         "headrace serve                       keep everything in ./data",
         "headrace serve --memory              keep nothing, for trying things out",
         "headrace doctor data                 verify a data directory",
+        "headrace users add ann               let somebody in",
     ),
     no_args_is_help=True,
     add_completion=False,

@@ -21,7 +21,7 @@ _MOST_BYTES: Final = 1 << 40
 _T = TypeVar("_T")
 
 
-def key(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
+def _setting(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
     return cast("_T", field(default=default, metadata={"kind": kind, "help": text, "is_live": is_live}))
 
 
@@ -29,15 +29,15 @@ def key(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
 class ListenerSettings:
     """Where clients are served. 0 stands for any free port. Without a certificate there are no TLS listeners."""
 
-    host: str = key("127.0.0.1", Text(), "The address to listen on; `0.0.0.0` for all of this machine.")
-    amqp: int | None = key(5672, Port(), "AMQP 0-9-1 and AMQP 1.0.")
-    amqps: int | None = key(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
-    mqtt: int | None = key(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
-    mqtts: int | None = key(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
-    ws: int | None = key(8083, Port(), "MQTT over WebSocket; it is also at `/mqtt` of the HTTP port.")
-    http: int | None = key(15672, Port(), "The admin API, the dashboard and metrics.")
-    https: int | None = key(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
-    coap: int | None = key(None, Port(), "CoAP, over UDP.")
+    host: str = _setting("127.0.0.1", Text(), "The address to listen on; `0.0.0.0` for all of this machine.")
+    amqp: int | None = _setting(5672, Port(), "AMQP 0-9-1 and AMQP 1.0.")
+    amqps: int | None = _setting(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
+    mqtt: int | None = _setting(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
+    mqtts: int | None = _setting(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
+    ws: int | None = _setting(8083, Port(), "MQTT over WebSocket; it is also at `/mqtt` of the HTTP port.")
+    http: int | None = _setting(15672, Port(), "The admin API, the dashboard and metrics.")
+    https: int | None = _setting(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
+    coap: int | None = _setting(None, Port(), "CoAP, over UDP.")
 
 
 TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
@@ -47,9 +47,9 @@ TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
 class TlsSettings:
     """The certificate of all TLS listeners, in PEM. The files are read again at a reload."""
 
-    certificate: Path | None = key(None, File(), "The certificate, with its chain.", True)
-    key: Path | None = _private_key( File(), "The certificate's private key, without a password.", True)
-    authority: Path | None = key(
+    certificate: Path | None = _setting(None, File(), "The certificate, with its chain.", True)
+    key: Path | None = _setting(None, File(), "The certificate's private key, without a password.", True)
+    authority: Path | None = _setting(
         None, File(), "Let only clients in whose certificates these authorities have signed.", True
     )
 
@@ -58,16 +58,16 @@ class TlsSettings:
 class StorageSettings:
     """What is kept, and where."""
 
-    data: Path = key(Path("data"), File(), "The data directory.")
-    memory: bool = key(False, Flag(), "Keep everything in memory; it is gone at the end.")
-    tail_bytes: int = key(
+    data: Path = _setting(Path("data"), File(), "The data directory.")
+    memory: bool = _setting(False, Flag(), "Keep everything in memory; it is gone at the end.")
+    tail_bytes: int = _setting(
         24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages that stay in memory before they go to their segments."
     )
-    cache_bytes: int = key(8 * _MIB, Size(0, _MOST_BYTES), "Blocks of segments that stay in memory once read.")
-    segment_bytes: int = key(
+    cache_bytes: int = _setting(8 * _MIB, Size(0, _MOST_BYTES), "Blocks of segments that stay in memory once read.")
+    segment_bytes: int = _setting(
         64 * _MIB, Size(_MIB, _MOST_BYTES), "How large a segment gets; retention frees whole segments."
     )
-    checkpoint_bytes: int = key(
+    checkpoint_bytes: int = _setting(
         64 * _MIB, Size(16 * _MIB, _MOST_BYTES), "How much of the journal is replayed at a start, at most."
     )
 
@@ -76,21 +76,21 @@ class StorageSettings:
 class LogSettings:
     """What the broker says about itself on stderr, one line per event."""
 
-    level: str = key("info", Choice(DEBUG, "info", "warning", "error"), "What is said at least.", True)
-    format: str = key(TEXT_FORMAT, Choice(TEXT_FORMAT, JSON_FORMAT), "For people, or for programs.", True)
+    level: str = _setting("info", Choice(DEBUG, "info", "warning", "error"), "What is said at least.", True)
+    format: str = _setting(TEXT_FORMAT, Choice(TEXT_FORMAT, JSON_FORMAT), "For people, or for programs.", True)
 
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """What the broker takes on before publishers have to wait, per virtual host."""
+    """How much the broker takes on."""
 
-    unwritten_bytes: int = key(
+    unwritten_bytes: int = _setting(
         64 * _MIB, Size(_MIB, _MOST_BYTES), "What is on its way to the disk before publishers have to wait.", True
     )
-    memory_bytes: int = key(
+    memory_bytes: int = _setting(
         1024 * _MIB, Size(_MIB, _MOST_BYTES), "What queues in memory hold before publishers have to wait.", True
     )
-    session_bytes: int = key(
+    session_bytes: int = _setting(
         256 * _MIB, Size(1, _MOST_BYTES), "What waits for one MQTT session at most; then the oldest go."
     )
 
@@ -99,13 +99,13 @@ class LimitSettings:
 class QueueManagerSettings:
     """What counts for all queues."""
 
-    shrink: str = key(
+    shrink: str = _setting(
         REFUSE,
         Choice(REFUSE, DROP),
         "When the limits of a queue become so small that stored messages would go: refuse the change, or drop them.",
         True,
     )
-    auto_commit_interval: int = key(
+    auto_commit_interval: int = _setting(
         5_000, Duration(1), "How often the progress of stream readers that commit by themselves is stored.", True
     )
 

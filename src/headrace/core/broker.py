@@ -182,6 +182,11 @@ class Broker:
         """Have a message wait for a session that is marked for it: see envelope.py."""
         self.pubsub.keep(self._line.open(), session, message)
 
+    def hand_over(self, delivery: Delivery, session: Session, message: Message) -> None:
+        """Have a delivery of what several share be this session's alone: it waits for it, and for nobody else."""
+        self.pubsub.hand_over(self._line.open(), session, message)
+        self.settle(delivery, ACK)
+
     def _publish_will(self, will: Will) -> None:
         """Publish what a session left behind, as of now."""
         now_us = self._clock.now_us()
@@ -205,7 +210,17 @@ class Broker:
         `settle` raise, and Refused when a queue does not take a message. The caller collects what a transaction does
         until it commits; to roll back is to forget it.
         """
-        transaction = Transaction(self._queues, self._line, self._clock.now_us(), confirm)
+        topics = [
+            (route, publish.message) for publish in publishes if (route := self._subscribers(publish)) is not None
+        ]
+
+        def stored(error: HeadraceError | None) -> None:
+            for route, message in topics if error is None else []:
+                self.pubsub.send_live(route, message, AT_LEAST_ONCE)
+            if confirm is not None:
+                confirm(error)
+
+        transaction = Transaction(self._queues, self._line, self._clock.now_us(), stored)
         routes = [
             self._route_topic(publish.message.source.topic)
             if publish.is_topic
@@ -218,11 +233,20 @@ class Broker:
             counts = [
                 transaction.publish(queues, publish.message) for queues, publish in zip(routes, publishes, strict=True)
             ]
+            for route, message in topics:
+                for queue, kept in self.pubsub.copies(route, message, AT_LEAST_ONCE):
+                    transaction.publish([queue], kept)
         except HeadraceError:
             transaction.undo()
             raise
         transaction.send()
         return counts
+
+    def _subscribers(self, publish: Publish) -> Route | None:
+        """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
+        source = publish.message.source
+        is_plain = publish.is_topic and not is_address(source.topic)
+        return self.pubsub.route(topic_of(source)) if is_plain or source.exchange == TOPIC_EXCHANGE else None
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -602,6 +626,7 @@ class Broker:
         dues = (
             self._queues.timers.next_us,
             self._line.retry_at_us,
+            self._line.release_at_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,
         )

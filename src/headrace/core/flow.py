@@ -14,7 +14,10 @@ MEMORY_LOW_BYTES: Final = MEMORY_HIGH_BYTES // 4 * 3
 
 @final
 class Flow:
-    """Says stop above a high watermark and go again below a low one, so that it does not say both all the time."""
+    """Says stop above a high watermark and go again below a low one, so that it does not say both all the time.
+
+    All virtual hosts share one: what they have under way together is bounded, however many they are.
+    """
 
     def __init__(
         self,
@@ -28,6 +31,10 @@ class Flow:
         self.memory_high_bytes = memory_high_bytes
         self.memory_low_bytes = memory_low_bytes
         self.blocked = False
+        self._shares: dict[object, tuple[int, int]] = {}
+        self._waiting_bytes = 0
+        self._memory_bytes = 0
+        self._held: set[object] = set()
         self.listeners: list[Callable[[bool], None]] = []
         """Called with True when publishers must slow down, and with False when they may go on."""
 
@@ -38,12 +45,28 @@ class Flow:
         self.memory_high_bytes = memory_high_bytes
         self.memory_low_bytes = memory_high_bytes // 4 * 3
 
-    def look(self, waiting_bytes: int, memory_bytes: int) -> None:
-        """Decide anew, given what waits to be written and what the queues in memory hold."""
-        if self.blocked:
-            blocked = waiting_bytes >= self.low_bytes or memory_bytes >= self.memory_low_bytes
+    def hold(self, host: object, is_held: bool) -> None:
+        """Storage took nothing from this host lately: publishers wait until it is tried again; or need no more."""
+        (self._held.add if is_held else self._held.discard)(host)
+
+    def forget(self, host: object) -> None:
+        """The host is gone, with all that it had under way."""
+        self.hold(host, False)
+        self.look(host, 0, 0)
+        del self._shares[host]
+
+    def look(self, host: object, waiting_bytes: int, memory_bytes: int) -> None:
+        """Decide anew, given what waits to be written for this host and what its queues in memory hold."""
+        waiting_before, memory_before = self._shares.get(host, (0, 0))
+        self._shares[host] = (waiting_bytes, memory_bytes)
+        self._waiting_bytes += waiting_bytes - waiting_before
+        self._memory_bytes += memory_bytes - memory_before
+        if self._held:
+            blocked = True
+        elif self.blocked:
+            blocked = self._waiting_bytes >= self.low_bytes or self._memory_bytes >= self.memory_low_bytes
         else:
-            blocked = waiting_bytes > self.high_bytes or memory_bytes > self.memory_high_bytes
+            blocked = self._waiting_bytes > self.high_bytes or self._memory_bytes > self.memory_high_bytes
         if blocked != self.blocked:
             self.blocked = blocked
             for tell in list(self.listeners):

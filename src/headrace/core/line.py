@@ -13,7 +13,7 @@ from headrace.clock import Clock
 from headrace.core.flow import Flow
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
-from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused
+from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
@@ -58,6 +58,8 @@ class Line:
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
         """Set when nothing that comes from now on is stored."""
+        self.release_at_us = 0
+        """When publishers may try again after storage took nothing; 0 when they need not wait for that."""
         self.retry_at_us = 0
         """When to try again what could not be stored; 0 when nothing waits for that."""
 
@@ -136,10 +138,15 @@ class Line:
         """Try again what could not be stored, if it is time."""
         if self.retry_at_us and now_us >= self.retry_at_us:
             self.open()
+        if self.release_at_us and now_us >= self.release_at_us:
+            self.release_at_us = 0
+            self.flow.hold(self, False)
+            self.look()
 
     def look(self) -> None:
         """See whether publishers must wait."""
-        self.flow.look(self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
+        if self._ended is None:
+            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
@@ -220,6 +227,8 @@ class Line:
             self.open()
         if self._ended is not None and not self._sealed:
             self._ended()
+            self.flow.forget(self)
+            return
         self.look()
 
     def _stored(self, turn: Turn) -> None:
@@ -277,6 +286,7 @@ class Line:
     def _failed(self, turn: Turn, error: HeadraceError) -> None:
         """What clients published is refused; what was settled or moved must not be forgotten, and is tried again."""
         turn.failures += 1
+        self._hold(error)
         held_up = turn.failures > 1
         if isinstance(error, Corrupt):
             self._cut_damage(turn)
@@ -294,6 +304,12 @@ class Line:
             self.retry_at_us = self._clock.now_us() + _RETRY_US
             self._refuse_waiting(error)
 
+    def _hold(self, error: HeadraceError) -> None:
+        """Storage takes nothing now: who does not wait for confirms should hear of it before much is lost."""
+        if isinstance(error, Unavailable):
+            self.flow.hold(self, True)
+            self.release_at_us = self._clock.now_us() + _RETRY_US
+
     def _refuse_waiting(self, error: HeadraceError) -> None:
         """Publishers behind a turn that cannot be stored need not wait to hear the same."""
         waiting, self._sealed = self._sealed, deque()
@@ -308,6 +324,7 @@ class Line:
 
     def _abandon(self, turn: Turn, error: HeadraceError) -> None:
         """A transaction that cannot be stored did not happen."""
+        self._hold(error)
         if isinstance(error, Corrupt):
             self._cut_damage(turn)
         done = turn.done

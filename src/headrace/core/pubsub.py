@@ -10,11 +10,10 @@ from headrace.core.definition import DROP_HEAD, QueueDefinition
 from headrace.core.envelope import Envelope, marked
 from headrace.core.inner import InnerQueues
 from headrace.core.retained import Retained
-from headrace.core.routes import Keepers, Route, Routes
+from headrace.core.routes import Route, Routes
 from headrace.core.session import Session
 from headrace.core.shares import Shares
 from headrace.core.subscription import (
-    AT_LEAST_ONCE,
     BEST_EFFORT,
     RETAINED_ALWAYS,
     RETAINED_IF_NEW,
@@ -167,17 +166,42 @@ class PubSub:
                 self.retained.keep(turn, Envelope(message, assurance, True))
             except HeadraceError as error:
                 sent.refusal = error
-        for audience in route.everyone if assurance == BEST_EFFORT else route.live:
-            sent.count += audience.deliver(message, assurance, retain, publisher)
-        if assurance != BEST_EFFORT:
-            for keepers in route.keepers:
-                self._keep(turn, keepers, message, assurance, retain, publisher, sent)
-        for share in route.shares:
-            if assurance == BEST_EFFORT:
-                sent.count += share.deliver(message, retain)
-            else:
-                self._accept(turn, self._shares.queue(share), marked(message, AT_LEAST_ONCE, retain), sent)
+        sent.count += self.send_live(route, message, assurance, retain, publisher)
+        for queue, kept in self.copies(route, message, assurance, retain, publisher):
+            self._accept(turn, queue, kept, sent)
         return sent
+
+    def send_live(
+        self, route: Route, message: Message, assurance: int, retain: bool = False, publisher: Session | None = None
+    ) -> int:
+        """Hand a message to those who are connected and keep nothing; returns to how many."""
+        count = 0
+        if assurance != BEST_EFFORT:
+            for audience in route.live:
+                count += audience.deliver(message, assurance, retain, publisher)
+            return count
+        for audience in route.everyone:
+            count += audience.deliver(message, assurance, retain, publisher)
+        for share in route.shares:
+            count += share.deliver(message, retain)
+        return count
+
+    def copies(
+        self, route: Route, message: Message, assurance: int, retain: bool = False, publisher: Session | None = None
+    ) -> "list[tuple[Queue, Message]]":
+        """What is to be kept of a message, and where: with every session that keeps it, and for those who share it."""
+        found: list[tuple[Queue, Message]] = []
+        if assurance == BEST_EFFORT:
+            return found
+        for keepers in route.keepers:
+            kept = keepers.kept(message, assurance, retain)
+            no_echo = keepers.grant.no_echo
+            found += [
+                (self.queue(session), kept) for session in keepers.sessions if not (no_echo and session is publisher)
+            ]
+        for share in route.shares:
+            found.append((self._shares.queue(share), marked(message, assurance, retain)))
+        return found
 
     def announce(self, envelope: Envelope) -> None:
         """Hand what the broker says of itself to whoever is there, and to whoever comes later."""
@@ -185,24 +209,13 @@ class PubSub:
         for audience in self.route(envelope.message.source.topic).everyone:
             audience.deliver(envelope.message, BEST_EFFORT, False, None)
 
-    def _keep(
-        self,
-        turn: Turn,
-        keepers: Keepers,
-        message: Message,
-        assurance: int,
-        retain: bool,
-        publisher: Session | None,
-        sent: Sent,
-    ) -> None:
-        kept = keepers.kept(message, assurance, retain)
-        for session in keepers.sessions:
-            if session is not publisher or not keepers.grant.no_echo:
-                self._accept(turn, self.queue(session), kept, sent)
-
     def keep(self, turn: Turn, session: Session, message: Message) -> None:
         """Have a message that is marked for this session wait for it."""
         self._accept(turn, self.queue(session), message, Sent())
+
+    def hand_over(self, turn: Turn, session: Session, message: Message) -> None:
+        """The same for one that waited for others too and is settled there in this very turn: it cannot be refused."""
+        turn.move(self.queue(session), message)
 
     def queue(self, session: Session) -> "Queue":
         """What waits for a session; made with the first message."""

@@ -19,6 +19,7 @@ DEFAULT_HOST: Final = "/"
 TOPIC_EXCHANGE: Final = "amq.topic"
 """Where plain topics and routing keys meet."""
 _SEPARATOR: Final = "\0"
+_MAX_ROUTES: Final = 65_536
 _AS_KEY: Final = str.maketrans("/.", "./")
 _log: Final = logging.getLogger("headrace.core")
 
@@ -48,6 +49,8 @@ class Topology:
         self._captures: TopicTree[Queue] = TopicTree()
         self._reserves: TopicTree[Queue] = TopicTree()
         """Queues for addresses that no other queue matches."""
+        self._routes: dict[str, list[Queue]] = {}
+        """Where addresses lead that were used before."""
         self.on_change: Callable[[], None] = _nothing
         """Called when plain topics may lead elsewhere than before."""
 
@@ -75,7 +78,7 @@ class Topology:
         self.queues[queue.name] = queue
         for tree, pattern in self._patterns(queue):
             tree.add(pattern, queue)
-        self.on_change()
+        self._changed()
 
     def alter(self, queue: Queue, change: Callable[[], None]) -> None:
         """Have a queue become another; what leads to it follows."""
@@ -90,7 +93,7 @@ class Topology:
         for tree, pattern in self._patterns(queue):
             tree.remove(pattern, queue)
         self._forget(turn, self.exchanges.remove_queue(queue.name))
-        self.on_change()
+        self._changed()
 
     def of_exchange(
         self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
@@ -109,10 +112,20 @@ class Topology:
         A plain topic is also a key of the exchange `amq.topic`, with the levels of the one as the words of the other.
         """
         if is_address(topic):
-            return self._addressed.match(topic) or self._reserves.match(topic)
+            found = self._routes.get(topic)
+            if found is None:
+                found = self._addressed.match(topic) or self._reserves.match(topic)
+                if len(self._routes) >= _MAX_ROUTES:
+                    self._routes.clear()
+                self._routes[topic] = found
+            return found
         queues = dict.fromkeys(self._captures.match(topic))
         queues.update(dict.fromkeys(self.of_exchange(TOPIC_EXCHANGE, topic.translate(_AS_KEY), None, ())))
         return list(queues)
+
+    def _changed(self) -> None:
+        self._routes.clear()
+        self.on_change()
 
     def name_for(self, topic: str) -> str:
         """The queue that an address means when no queue matches it. Raises Refused when it is none."""
@@ -124,7 +137,7 @@ class Topology:
 
     def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
         self._forget(turn, self.exchanges.delete(name, if_unused))
-        self.on_change()
+        self._changed()
 
     def bind(self, turn: Turn, binding: Binding) -> None:
         durable = True
@@ -132,11 +145,11 @@ class Topology:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
             turn.durable.put(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
-        self.on_change()
+        self._changed()
 
     def unbind(self, turn: Turn, binding: Binding) -> None:
         self._forget(turn, self.exchanges.unbind(binding))
-        self.on_change()
+        self._changed()
 
     def _is_durable(self, binding: Binding) -> bool:
         ends = [binding.source, binding.destination] if binding.to_exchange else [binding.source]

@@ -15,63 +15,21 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from headrace.protocols.amqp091.codec import Decoder, encode_content
-from headrace.protocols.amqp091.events import Method
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
+from tests.bare import Bare
 from tests.servers import Server, drain
 
 
-class _Bare:
-    """A client that sends what it is told to."""
-
-    def __init__(self, server: Server) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.port), 10)
-        self._decoder = Decoder()
-        self._decoder.feed(PROTOCOL_HEADER)
-        self._methods: list[Method] = []
-
-    def open(self, heartbeat: int = 0) -> None:
-        self.socket.sendall(PROTOCOL_HEADER)
-        assert self.method().method.name == "Connection.Start"
-        self.send(0, commands.Connection.StartOk, mechanism="PLAIN", response=b"\0guest\0guest", locale="en_US")
-        assert self.method().method.name == "Connection.Tune"
-        self.send(0, commands.Connection.TuneOk, channel_max=0, frame_max=131072, heartbeat=heartbeat)
-        self.send(0, commands.Connection.Open, virtual_host="/")
-        assert self.method().method.name == "Connection.OpenOk"
-        self.send(1, commands.Channel.Open)
-        assert self.method().method.name == "Channel.OpenOk"
-
-    def send(self, channel: int, kind: type, **fields: object) -> None:
-        self.socket.sendall(encode_method(channel, kind, fields))
-
-    def method(self) -> Method:
-        while not self._methods:
-            data = self.socket.recv(65536)
-            assert data, "the server closed"
-            self._methods += [event for event in self._decoder.feed(data) if isinstance(event, Method)]
-        return self._methods.pop(0)
-
-    def close_code(self) -> int:
-        found = self.method().method
-        assert isinstance(found, commands.Connection.Close)
-        return int(found.reply_code or 0)
-
-    def is_closed(self) -> bool:
-        self.socket.settimeout(10)
-        while True:
-            if not self.socket.recv(65536):
-                return True
-
-
 @pytest.fixture
-def client(server: Server) -> Iterator[_Bare]:
-    bare = _Bare(server)
+def client(server: Server) -> Iterator[Bare]:
+    bare = Bare(server)
     yield bare
     bare.socket.close()
 
 
-@pytest.mark.parametrize("greeting", [b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x08\x00", b"GET / HTTP/1.1\r\n\r\n"])
+@pytest.mark.parametrize("greeting", [b"AMQP\x00\x00\x09\x00", b"AMQP\x01\x01\x08\x00", b"GET / HTTP/1.1\r\n\r\n"])
 def test_a_wrong_protocol_header_gets_the_supported_one_and_a_close(server: Server, greeting: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 10) as client:
         client.sendall(greeting)
@@ -87,7 +45,7 @@ def test_a_wrong_password_is_refused(server: Server) -> None:
         server.connect(credentials=pika.PlainCredentials("guest", "wrong"))
 
 
-def test_amqplain_logs_in(client: _Bare) -> None:
+def test_amqplain_logs_in(client: Bare) -> None:
     client.socket.sendall(PROTOCOL_HEADER)
     client.method()
     login = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest"
@@ -112,7 +70,7 @@ def test_capabilities_are_those_that_clients_look_for(server: Server) -> None:
     assert impl.server_properties["product"] == "Headrace"
 
 
-def test_heartbeats_come_and_a_silent_peer_is_ended(client: _Bare) -> None:
+def test_heartbeats_come_and_a_silent_peer_is_ended(client: Bare) -> None:
     client.open(heartbeat=1)
     began = time.monotonic()
 
@@ -141,7 +99,7 @@ def test_heartbeats_come_and_a_silent_peer_is_ended(client: _Bare) -> None:
     ],
 )
 def test_what_breaks_the_protocol_closes_the_connection_with_its_code(
-    server: Server, client: _Bare, frame: bytes, code: int
+    server: Server, client: Bare, frame: bytes, code: int
 ) -> None:
     client.open()
     client.socket.sendall(frame)
@@ -153,7 +111,7 @@ def test_what_breaks_the_protocol_closes_the_connection_with_its_code(
 
 
 def test_a_reader_that_stops_reading_costs_little_memory_and_nobody_else(
-    server: Server, client: _Bare, name: str
+    server: Server, client: Bare, name: str
 ) -> None:
     other = server.connect().channel()
     other.confirm_delivery()
@@ -179,7 +137,7 @@ def test_a_reader_that_stops_reading_costs_little_memory_and_nobody_else(
         received += len(client.socket.recv(1 << 20))
 
 
-def test_a_flood_that_reads_nothing_is_slowed_down(server: Server, client: _Bare) -> None:
+def test_a_flood_that_reads_nothing_is_slowed_down(server: Server, client: Bare) -> None:
     """Every publish comes back as a return; the client does not read them, so at some point it is not read from."""
     client.open()
     frame = encode_method(1, commands.Basic.Publish, {"routing_key": "nowhere", "mandatory": True})
@@ -196,7 +154,7 @@ def test_a_flood_that_reads_nothing_is_slowed_down(server: Server, client: _Bare
     assert server.connect().is_open
 
 
-def test_headers_arrive_byte_for_byte(client: _Bare, name: str) -> None:
+def test_headers_arrive_byte_for_byte(client: Bare, name: str) -> None:
     client.open()
     table = (
         b"\x01bb\xff\x01BB\xff\x01ss\xff\xff\x01uu\xff\xff\x01II\0\0\0\x01\x01ii\xff\xff\xff\xff\x01ll" + b"\xff" * 8
@@ -219,7 +177,7 @@ def test_headers_arrive_byte_for_byte(client: _Bare, name: str) -> None:
     assert encode_content(1, properties, b"body", 131072) in got
 
 
-def test_a_message_that_is_too_large_ends_its_channel_with_406(client: _Bare) -> None:
+def test_a_message_that_is_too_large_ends_its_channel_with_406(client: Bare) -> None:
     client.open()
     header = struct.pack(">HHQH", 60, 0, 1 << 40, 0)
     publish = encode_method(1, commands.Basic.Publish, {"routing_key": "q"})
@@ -232,7 +190,7 @@ def test_a_message_that_is_too_large_ends_its_channel_with_406(client: _Bare) ->
     assert client.method().method.name == "Channel.OpenOk"
 
 
-def test_nothing_is_said_on_a_channel_after_its_close(client: _Bare, name: str) -> None:
+def test_nothing_is_said_on_a_channel_after_its_close(client: Bare, name: str) -> None:
     client.open()
     client.send(1, commands.Queue.Declare, queue=name)
     client.method()
@@ -257,7 +215,7 @@ def test_nothing_is_said_on_a_channel_after_its_close(client: _Bare, name: str) 
 def test_a_server_that_stops_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
     own = Server(tmp_path_factory.mktemp("own"), in_memory=True)
     own.start()
-    client = _Bare(own)
+    client = Bare(own)
     client.open()
 
     code = own.stop()

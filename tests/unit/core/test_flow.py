@@ -26,9 +26,36 @@ def test_between_the_watermarks_nothing_changes() -> None:
     flow.listeners.append(told.append)
 
     for waiting in (100, 101, 60, 101, 50, 49, 60, 100):
-        flow.look(waiting, 0)
+        flow.look("/", waiting, 0)
 
     assert told == [True, False]
+
+
+def test_what_virtual_hosts_have_under_way_counts_together() -> None:
+    flow = Flow(100, 50)
+    told: list[bool] = []
+    flow.listeners.append(told.append)
+
+    flow.look("/", 60, 0)
+    flow.look("eu", 60, 0)
+    assert told == [True]
+    flow.look("/", 0, 0)
+    assert told == [True]
+    flow.forget("eu")
+    assert told == [True, False]
+
+
+def test_publishers_wait_as_long_as_one_host_is_held() -> None:
+    flow = Flow()
+    for host in ("/", "eu"):
+        flow.hold(host, True)
+        flow.look(host, 0, 0)
+    flow.hold("/", False)
+    flow.look("/", 0, 0)
+    assert flow.blocked
+    flow.hold("eu", False)
+    flow.look("eu", 0, 0)
+    assert not flow.blocked
 
 
 def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: StubbornEngine) -> None:
@@ -75,8 +102,30 @@ def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: 
     for _ in range(3):
         house.broker.publish(house.message("x" * 60, "q"))
     house.run()
+    assert told == [True], "storage takes nothing: they are not released to lose more"
 
+    house.advance(2)
     assert told == [True, False]
+
+
+def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn: StubbornEngine) -> None:
+    house, told = watched(stubborn)
+    stubborn.failure = Unavailable("full")
+    for round_number in range(1, 3):
+        house.broker.publish(house.message("x", "q"))
+        house.run()
+        assert told == [True, False] * (round_number - 1) + [True]
+        house.advance(0.5)
+        assert house.broker.blocked
+        assert house.broker.tick() > 0, "it asks to be called again"
+        house.advance(0.6)
+        assert told == [True, False] * round_number
+
+    stubborn.failure = None
+    house.broker.publish(house.message("x", "q"))
+    house.run()
+    assert told == [True, False] * 2
+    assert house.broker.queue("q").messages == 1
 
 
 def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: StubbornEngine) -> None:

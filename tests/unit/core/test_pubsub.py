@@ -5,6 +5,7 @@ import pytest
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.exchange import Binding
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Subscription
+from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, Refused
 from headrace.storage.memory import MemoryEngine
 from tests.house import House
@@ -189,6 +190,26 @@ def test_plain_topics_and_the_topic_exchange_are_one() -> None:
 
     assert listener.texts() == ["from a device", "from a service"]
     assert house.consume("q").texts() == ["from a device", "from a service"]
+
+
+def test_a_transaction_reaches_subscribers_when_it_is_stored_and_not_otherwise() -> None:
+    house = House()
+    live, kept = Listener(house, "1"), Listener(house, "2", lifetime_s=60)
+    live.subscribe("a/#", AT_LEAST_ONCE)
+    kept.subscribe("a/#", AT_LEAST_ONCE)
+    house.broker.declare(declared("small", durable=True, arguments={"x-max-length": 0, "x-overflow": "reject-publish"}))
+    house.run()
+    messages = [Publish(house.message(text, "a.b", "amq.topic")) for text in ("1", "2")]
+
+    house.broker.transaction(messages, [])
+    assert live.texts() == []
+    house.run()
+    assert (live.texts(), kept.kept()) == (["1", "2"], ["1", "2"])
+
+    with pytest.raises(Refused):
+        house.broker.transaction([*messages, Publish(house.message("x", "small"))], [])
+    house.run()
+    assert (live.texts(), kept.kept()) == ([], [])
 
 
 def test_other_exchanges_do_not_reach_subscribers() -> None:

@@ -12,7 +12,7 @@ from headrace.protocols.amqp091.events import Publish
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.publishing import Publisher, Staged
-from headrace.protocols.amqp091.replies import code_of, reply_text
+from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
 from headrace.protocols.amqp091.subscriptions import Subscriptions
 
 
@@ -96,6 +96,9 @@ class Channel:
             return
         if error is None:
             self._reply(commands.Tx.CommitOk)
+            return
+        if not ends_channel_only(error):
+            self._link.end(error)
             return
         code = code_of(error)
         self._reply(commands.Channel.Close, reply_code=code, reply_text=reply_text(code, str(error)))

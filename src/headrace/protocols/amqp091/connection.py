@@ -195,6 +195,7 @@ class Connection(Handler):
                 self._link = link
                 link.now_us = self._clock.now_us()
                 self._decoder.frame_max = link.frame_max
+                link.end = lambda error: self._end(error, None)
                 link.broker.on_flow.append(self._on_flow)
                 link.broker.on_dissolved.append(self._on_dissolved)
                 link.account.on_removed.append(self._on_removed)

@@ -8,6 +8,7 @@ from pamqp import base
 from headrace.core.account import Account
 from headrace.core.broker import Broker
 from headrace.core.rights import Rights
+from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE
 from headrace.protocols.amqp091.methods import encode_method
@@ -37,6 +38,7 @@ class Link:
         "account",
         "capabilities",
         "client_id",
+        "end",
         "frame_max",
         "has_published",
         "host",
@@ -54,6 +56,8 @@ class Link:
         self.host = host
         self.account = account
         self.rights = rights
+        self.end: Callable[[HeadraceError], None] = _nothing
+        """Ends the connection, for what goes wrong later than what asked for it."""
         self.client_id = ""
         self.capabilities: Mapping[str, object] = {}
         self.frame_max = FRAME_MAX_SIZE
@@ -74,3 +78,7 @@ class Link:
     def send(self, channel: int, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> None:
         """Send a method."""
         self.wire.send(encode_method(channel, kind, fields))
+
+
+def _nothing(error: HeadraceError) -> None:
+    return

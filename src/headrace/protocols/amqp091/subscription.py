@@ -6,6 +6,7 @@ from headrace.core.address import format_message_id
 from headrace.core.broker import Broker
 from headrace.core.definition import QUORUM
 from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
+from headrace.core.properties import Properties
 from headrace.core.stream import StreamGroup
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder
@@ -115,7 +116,7 @@ class Subscription:
 
     def _addressed(self, delivery: Delivery) -> bytes:
         message = delivery.message
-        properties = self._link.broker.codecs.decode(message)
+        properties = _said(self._link.broker, message)
         properties.message_id = format_message_id(self.queue, delivery.offset)
         properties.headers.update(
             {
@@ -153,7 +154,15 @@ def own_properties(broker: Broker, message: Message) -> bytes:
     """The message's properties as 0-9-1 has them, translated if another protocol brought the message."""
     if message.source.encoding == AMQP091:
         return message.properties or NONE
-    return encode_properties(broker.codecs.decode(message))
+    return encode_properties(_said(broker, message))
+
+
+def _said(broker: Broker, message: Message) -> Properties:
+    """What the message says; how long it is good for too, which other protocols leave to the broker."""
+    properties = broker.codecs.decode(message)
+    if message.expires_us and not properties.expiration:
+        properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
+    return properties
 
 
 def counted(properties: bytes, delivery: Delivery) -> bytes:

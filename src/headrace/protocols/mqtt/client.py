@@ -7,7 +7,7 @@ from headrace.core.delivery import UNLIMITED, Consumer, Delivery
 from headrace.core.envelope import marked, read_mark
 from headrace.core.session import Session
 from headrace.core.subscriber import Outlet, Subscriber
-from headrace.core.subscription import BEST_EFFORT, Grant, Subscription, merged
+from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Grant, Subscription, merged
 from headrace.core.topology import topic_of
 from headrace.errors import Corrupt, ProtocolError
 from headrace.model import Message
@@ -150,8 +150,14 @@ class Client(Subscriber):
             self.outbox.deliver(packet, mark.assurance, mark.retain, delivery, number, True)
 
     def _deliver_shared(self, subscription: Subscription, deliveries: list[Delivery]) -> None:
-        """What waited for one of those who share a subscription."""
+        """What waited for one of those who share a subscription.
+
+        What is handed over exactly once is this client's from now on, whatever becomes of it: MQTT 5 [MQTT-4.8.2-4],
+        [MQTT-4.8.2-5].
+        """
         now_us = self._clock.now_us()
+        session = self.session
+        assert session is not None
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         for delivery in deliveries:
             try:
@@ -159,12 +165,21 @@ class Client(Subscriber):
             except Corrupt:
                 self.outbox.settle(delivery)
                 continue
-            packet = self._packet(delivery.message, mark.properties, identifiers, now_us)
             retain = mark.retain and subscription.keeps_retain
-            if subscription.assurance == BEST_EFFORT:
+            assurance = min(mark.assurance, subscription.assurance)
+            if assurance == EXACTLY_ONCE and session.is_kept:
+                said = delivery.message
+                plain = Message(said.source, said.payload, said.timestamp_us, mark.properties, 0, said.expires_us)
+                self.host.broker.hand_over(delivery, session, marked(plain, assurance, retain, identifiers))
+                continue
+            packet = self._packet(delivery.message, mark.properties, identifiers, now_us)
+            if assurance == BEST_EFFORT:
                 self.send_plain(packet, retain)
+            elif assurance == AT_LEAST_ONCE:
+                self.outbox.deliver(packet, assurance, retain, delivery, 0, True)
             else:
-                self.outbox.deliver(packet, min(mark.assurance, subscription.assurance), retain, delivery, 0, True)
+                self.outbox.settle(delivery)
+                self.outbox.offer(packet, assurance, retain, len(delivery.message.payload))
 
     def _packet(self, message: Message, said: bytes, identifiers: tuple[int, ...], now_us: int) -> PublishEncoder:
         properties = b""

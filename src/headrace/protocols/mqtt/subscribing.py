@@ -81,9 +81,8 @@ def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[st
     assert client.session is not None
     pattern = asked.pattern
     assurance = asked.qos
-    if is_address(pattern) or pattern.startswith(SHARE_PREFIX):
-        # What several readers divide is handed over at least once: who has it is not known before it is settled.
-        assurance = min(assurance, AT_LEAST_ONCE)
+    if is_address(pattern):
+        assurance = min(assurance, AT_LEAST_ONCE)  # what a queue hands out comes again when it is not settled in time
     if asked.no_local and pattern.startswith(SHARE_PREFIX):  # MQTT 5 [MQTT-3.8.3-4]
         raise ProtocolError(PROTOCOL_ERROR, f"SUBSCRIBE: {pattern!r} is shared and must not be without its own")
     return Subscription(

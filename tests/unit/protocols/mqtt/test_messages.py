@@ -427,7 +427,7 @@ def test_a_will_that_may_not_be_published_is_refused_at_once() -> None:
 def test_shared_subscriptions_take_turns_and_give_back() -> None:
     field = Field()
     one, other = field.device("1"), field.device("2", 4)
-    assert one.subscribe(("$share/g/a", 2)) == [1]
+    assert one.subscribe(("$share/g/a", 1)) == [1]
     assert other.subscribe(("$share/g/a", 1)) == [1]
     writer = field.device("w")
     for number in range(4):
@@ -437,6 +437,29 @@ def test_shared_subscriptions_take_turns_and_give_back() -> None:
     assert len(other.texts()) == 2
     one.lose()
     assert [text.encode() for text in other.texts()] == held
+
+
+def test_what_one_of_those_who_share_gets_exactly_once_is_its_alone() -> None:
+    field = Field()
+    one = kept(field, "1")
+    other = field.device("2")
+    assert one.subscribe(("$share/g/a", 2)) == [2]
+    assert other.subscribe(("$share/g/a", 2)) == [2]
+    writer = field.device("w")
+    for number in range(4):
+        writer.publish("a", str(number), 2)
+    mine = one.messages(acknowledge=False)
+    others = other.messages(acknowledge=False)
+    assert sorted([int(message.payload) for message in mine + others]) == [0, 1, 2, 3]
+    assert {message.qos for message in mine + others} == {2}
+    assert len(mine) == 2
+    other.lose()
+    one.lose()
+    third = field.device("3")
+    third.subscribe(("$share/g/a", 2))
+    assert third.messages() == []
+    back = kept(field.restart(), "1")
+    assert [(message.number, message.dup) for message in back.more] == [(message.number, True) for message in mine]
 
 
 def test_a_queue_that_captures_topics_confirms_when_it_has_them() -> None:

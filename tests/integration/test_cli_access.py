@@ -1,0 +1,117 @@
+"""`headrace users`, `permissions` and `vhosts` against a running broker, and what AMQP makes of it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import ProbableAccessDeniedError, ProbableAuthenticationError
+
+from tests.servers import Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("server"))
+    running.start()
+    yield running
+    running.close_connections()
+    assert running.stop() == 0, running.log()
+    assert "Traceback" not in running.log(), running.log()
+    for secret in ("hunter2", "hunter3", "argon2"):
+        assert secret not in running.log()
+
+
+def headrace(server: Server, *arguments: str, given: str = "", code: int = 0) -> str:
+    """What the command prints: its result, or with a code its complaint."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", *arguments, "--url", f"http://guest:guest@127.0.0.1:{server.http_port}"],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr if code else done.stdout
+
+
+def _connect(server: Server, user: str, password: str, host: str = "/") -> pika.BlockingConnection:
+    return server.connect(credentials=pika.PlainCredentials(user, password), virtual_host=host, connection_attempts=1)
+
+
+def test_a_user_is_added_let_in_and_removed(server: Server) -> None:
+    headrace(server, "users", "add", "ann", "--tag", "monitoring", "--limit", "max-connections=2", given="hunter2\n")
+    with pytest.raises(ProbableAccessDeniedError, match="530"):
+        _connect(server, "ann", "hunter2")
+
+    headrace(server, "permissions", "set", "ann", "--configure", "^ann", "--write", "", "--read", "^ann")
+    _connect(server, "ann", "hunter2").channel().queue_declare("ann.1")
+    users = {user["name"]: user for user in json.loads(headrace(server, "users", "list", "--json"))}
+    assert users["ann"] == {"name": "ann", "tags": ["monitoring"], "limits": {"max-connections": 2}}
+    given = json.loads(headrace(server, "permissions", "list", "--json"))
+    assert {"user": "ann", "vhost": "/", "configure": "^ann", "write": "", "read": "^ann"} in given
+    assert "max-connections=2" in headrace(server, "users", "list")
+
+    headrace(server, "users", "password", "ann", given="hunter3\n")
+    with pytest.raises(ProbableAuthenticationError):
+        _connect(server, "ann", "hunter2")
+    assert _connect(server, "ann", "hunter3").is_open
+
+    headrace(server, "permissions", "clear", "ann")
+    headrace(server, "users", "remove", "ann")
+    with pytest.raises(ProbableAuthenticationError):
+        _connect(server, "ann", "hunter3")
+
+
+def test_a_virtual_host_is_added_used_and_removed(server: Server) -> None:
+    headrace(server, "vhosts", "add", "a/b c")
+    headrace(server, "permissions", "set", "guest", "--vhost", "a/b c")
+    _connect(server, "guest", "guest", "a/b c").channel().queue_declare("q", durable=True)
+    hosts = json.loads(headrace(server, "vhosts", "list", "--json"))
+    assert [host["name"] for host in hosts] == ["/", "a/b c"]
+    assert hosts[1] == {"name": "a/b c", "queues": 1}
+
+    assert "add --yes" in headrace(server, "vhosts", "remove", "a/b c", code=2)
+    headrace(server, "vhosts", "remove", "a/b c", "--yes")
+    with pytest.raises(ProbableAccessDeniedError, match="530"):
+        _connect(server, "guest", "guest", "a/b c")
+
+
+def test_what_makes_no_sense_is_said_in_one_line(server: Server) -> None:
+    for arguments, code, expected in (
+        (("users", "add", "bob"), 2, "there is no password"),
+        (("users", "add", "bob", "--no-password", "--limit", "max-cats=3"), 1, "there is no limit 'max-cats'"),
+        (("users", "add", "bob", "--no-password", "--limit", "many"), 2, "--limit takes NAME=NUMBER"),
+        (("users", "remove", "nobody"), 1, "no user 'nobody'"),
+        (("permissions", "set", "guest", "--write", "("), 1, "'(' is not a regular expression"),
+        (("permissions", "set", "guest", "--vhost", "nowhere"), 1, "no vhost 'nowhere'"),
+        (("vhosts", "remove", "/", "--yes"), 1, "always there"),
+    ):
+        said = headrace(server, *arguments, code=code)
+        assert said.startswith("headrace: "), said
+        assert expected in said
+        assert said.count("\n") == 1
+
+
+def test_no_broker_and_a_wrong_login_are_told_apart(server: Server, tmp_path: Path) -> None:
+    for url, expected in (
+        ("http://guest:guest@127.0.0.1:1", "no broker answers at http://127.0.0.1:1"),
+        (f"http://guest:secret@127.0.0.1:{server.http_port}", "refuses the login"),
+        ("amqp://guest:secret@localhost", "--url takes http://USER:PASSWORD@HOST:PORT; 'localhost'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", "users", "list"],
+            env={"HEADRACE_URL": url, "PATH": "", "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode in (1, 2)
+        assert expected in done.stderr
+        assert "secret" not in done.stderr
