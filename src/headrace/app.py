@@ -9,7 +9,7 @@ import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
@@ -246,6 +246,9 @@ class _Program:
         if settings.ws is not None:
             await web.open(settings.host, settings.ws)
         site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        reloading = self._reloading
+        if reloading is not None:
+            site.reload = lambda: asdict(reloading.reload())
         site.web_sockets["/mqtt"] = web.accept
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):

@@ -37,14 +37,14 @@ class Broken(Disk):
     def write_synced(self, fd, buffers, position):
         raise SyncFailed(5, "Input/output error")
 
-def opener(data, wake):
-    engine = LocalEngine(data, wake, disk=Broken())
+def opener(settings, wake):
+    engine = LocalEngine(settings.data, wake, disk=Broken())
     commit = Commit()
     commit.append("orders", [Message(Source("t"), b"x", 1)])
     engine.commit(commit, lambda error: None)
     return engine
 
-command.serve_app = lambda settings, console: serve(settings, console, opener=opener)
+command.serve_app = lambda launch, console: serve(launch, console, opener=opener)
 cli.main()
 """
 
@@ -130,7 +130,9 @@ def _first_segment(root: Path) -> Path:
 # -- help
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["config"], ["config", "check"], ["config", "show"], ["config", "schema"], ["doctor"]]
+)
 def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
     result = _run(*command, "--help")
 

@@ -11,6 +11,7 @@ from headrace.version import __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
+    "config": "headrace.cli.config",
     "doctor": "headrace.cli.doctor",
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",

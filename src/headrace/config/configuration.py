@@ -136,7 +136,7 @@ def _overlay(table: Table, values: dict[str, Any], texts: Flags, origins: dict[t
 def _with_ports(settings: Settings) -> Settings:
     """TLS ports that nobody set are the usual ones where there is a certificate, and off where there is none."""
     has_certificate = settings.tls.certificate is not None
-    found = {
+    found: dict[str, Any] = {
         name: port if has_certificate else None
         for name, port in TLS_PORTS.items()
         if getattr(settings.listeners, name) == BY_CERTIFICATE

@@ -44,9 +44,8 @@ class Document:
     def _load(self, text: str) -> None:
         import yaml  # a broker without a file does without it
 
-        loader = yaml.SafeLoader(text)
         try:
-            root = loader.get_single_node()
+            root = yaml.compose(text, yaml.SafeLoader)
             self.values = None if root is None else self._build(root, ())
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
@@ -56,8 +55,6 @@ class Document:
             raise Refused(f"{self.file}: this is no YAML: {' '.join(str(error).split())}") from error
         except RecursionError as error:
             raise Refused(f"{self.file}: this nests too deeply") from error
-        finally:
-            loader.dispose()
 
     def _build(self, node: object, path: Path) -> object:
         import yaml

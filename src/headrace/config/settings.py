@@ -5,7 +5,7 @@ The tables that files are checked against, the schema and the reference page are
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from headrace.config.kinds import BY_CERTIFICATE, Choice, Duration, File, Flag, Kind, Port, Size, Text
 from headrace.config.table import Key, Table, Tables
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def _setting(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
-    return cast("_T", field(default=default, metadata={"kind": kind, "help": text, "is_live": is_live}))
+    return field(default=default, metadata={"kind": kind, "help": text, "is_live": is_live})
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class Plan:
             raise Fault(
                 ("queues", at),
                 f"queue {name!r}",
-                f"{loss:,} stored messages would be dropped by its new limits; raise the limits, consume the messages "
+                f"its new limits would drop {loss:,} of its stored messages; raise the limits, consume the messages "
                 f"first, or let them go with `shrink: drop` in queue_manager (HEADRACE_QUEUE_MANAGER_SHRINK=drop)",
             )
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.admin.answers import answer
-from headrace.admin.api import connections, dead_letters, groups, messages, overview, queues, users
+from headrace.admin.api import connections, dead_letters, groups, messages, overview, queues, reload, users
 from headrace.admin.api.openapi import document
 from headrace.admin.api.operation import PREFIX, Operation
 from headrace.admin.pages import Pages
@@ -21,6 +21,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *dead_letters.OPERATIONS,
     *connections.OPERATIONS,
     *users.OPERATIONS,
+    *reload.OPERATIONS,
 )
 
 
