@@ -37,13 +37,29 @@ INTERPRETED = {
     "headrace/protocols/amqp091/sasl.py",
 }
 _SETUP = """
+from multiprocessing.pool import ThreadPool
 from mypyc.build import mypycify
 from setuptools import setup
+from setuptools._distutils.ccompiler import CCompiler
+
+def compile_at_once(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0, extra_preargs=None,
+                    extra_postargs=None, depends=None):
+    macros, objects, extra_postargs, options, build = self._setup_compile(
+        output_dir, macros, include_dirs, sources, depends, extra_postargs)
+    arguments = self._get_cc_args(options, debug, extra_preargs)
+    def one(object):
+        source, extension = build[object]
+        self._compile(object, source, extension, arguments, extra_postargs, options)
+    with ThreadPool() as pool:
+        pool.map(one, [object for object in objects if object in build])
+    return objects
+
+CCompiler.compile = compile_at_once
 setup(
     name="headrace",
     ext_modules=mypycify(
         ["--strict", "--ignore-missing-imports", "--no-warn-unused-ignores", *{files!r}],
-        opt_level="{level}", debug_level="0", group_name="headrace",
+        opt_level="{level}", debug_level="0", group_name="headrace", multi_file=True,
     ),
 )
 """

@@ -48,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "ready.json"
         server = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "serve", "--amqp", "off", "--http", "off", "--mqtt", "0",
+            [sys.executable, "-m", "headrace", "serve", "--amqp", "off", "--http", "off", "--ws", "off", "--mqtt", "0",
              "--data", f"{directory}/data", "--ready-file", str(ready)],
             stdout=subprocess.DEVNULL,
         )  # fmt: skip

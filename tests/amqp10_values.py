@@ -117,6 +117,17 @@ _CODES = {
 }
 
 
+def is_read_by_proton(value: object) -> bool:
+    """Whether proton's reader gets it right: it does not when what is described is described again."""
+    if isinstance(value, t.Described):
+        return not isinstance(value.value, t.Described) and is_read_by_proton(value.value)
+    if isinstance(value, t.Map):
+        return all(is_read_by_proton(one) for pair in value.pairs for one in pair)
+    if isinstance(value, t.Array):
+        return not isinstance(value.descriptor, t.Described) and all(is_read_by_proton(one) for one in value.items)
+    return all(is_read_by_proton(one) for one in value) if isinstance(value, list) else True
+
+
 def read_by_proton(data: proton.Data) -> object:
     """The value that proton's reader stands at, as one of ours."""
     kind = data.type()

@@ -160,7 +160,7 @@ class Line:
     def before_flush(self, call: Callable[[], None]) -> None:
         self.before.append(call)
 
-    def watch(self, limit_seconds: float) -> None:
+    def watch(self, limit_seconds: float, on_silence: Callable[[], None]) -> None:
         self.watched = limit_seconds
 
     def pause_reading(self, why: int) -> None:

@@ -54,6 +54,13 @@ class House:
         self.broker = Broker(self.engine, self.clock, self._soon.append, host)
 
     def run(self) -> None:
+        """Let everything happen that was called for, and be stored, also what nobody waits for."""
+        self.turn()
+        self.broker.flush()
+        self.turn()
+
+    def turn(self) -> None:
+        """Let everything happen that was called for."""
         while self._soon or self.engine.staged_bytes:
             soon, self._soon[:] = list(self._soon), []
             for call in soon:
@@ -61,7 +68,7 @@ class House:
             self.engine.sync()
         self.engine.sync()
         if self._soon:
-            self.run()
+            self.turn()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and whatever comes due happen."""

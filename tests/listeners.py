@@ -39,7 +39,9 @@ class Listener(Subscriber):
         self._radios: dict[object, Radio] = {}
         will = options.get("will")
         assert will is None or isinstance(will, Will)
-        session, self.was_there = house.broker.sessions.connect(client_id, clean, lifetime_s, self, will)
+        session, self.was_there = house.broker.sessions.connect(
+            client_id, clean, lifetime_s, self, will, str(options.get("user", ""))
+        )
         self.own = session
         house.run()
 
@@ -58,11 +60,12 @@ class Listener(Subscriber):
         self.is_replaced = True
 
     def subscribe(self, pattern: str, assurance: int = 0, **options: object) -> list[str]:
+        """Returns the topics whose retained messages it is to get."""
         assert self.session is not None
         subscription = Subscription(self.session, pattern, assurance, **options)  # type: ignore[arg-type]
-        topics = self._house.broker.sessions.subscribe(subscription)
+        is_wanted = self._house.broker.sessions.subscribe(subscription)
         self._house.run()
-        return topics
+        return self._house.broker.pubsub.retained.match(pattern) if is_wanted else []
 
     def unsubscribe(self, pattern: str) -> bool:
         assert self.session is not None

@@ -54,6 +54,7 @@ from headrace.version import __version__
 
 _WS_PATHS: Final = ("/", "/mqtt")
 _WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+_WITH_TLS: Final = ("amqps", "mqtts", "https")
 _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
@@ -266,9 +267,9 @@ class _Program:
         )
 
     async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
-        """Open a listener if it was asked for; those whose names end in `s` speak TLS."""
+        """Open a listener if it was asked for."""
         if port is not None:
-            tls = self._tls.context if self._tls is not None and name.endswith("s") else None
+            tls = self._tls.context if self._tls is not None and name in _WITH_TLS else None
             await listener.open(self._settings.listeners.host, port, tls)
             self._listeners[name] = listener
 

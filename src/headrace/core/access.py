@@ -7,7 +7,7 @@ taken back because it could not be stored. Nothing is ever told about a password
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from headrace.clock import Clock
 from headrace.core.account import Account
@@ -23,6 +23,7 @@ from headrace.storage.api import HOSTS, PERMISSIONS, TOPIC_PERMISSIONS, USERS, C
 _SEPARATOR: Final = "\0"
 _MAX_PASSWORD_BYTES: Final = 1024
 
+_Kind = TypeVar("_Kind", Permission, TopicPermission)
 _Change = tuple[str, bytes, bytes | None]
 """A table, a key in it, and its value from now on."""
 
@@ -225,13 +226,13 @@ class Access:
             if value is None:
                 self._permissions.pop((user, host), None)
             else:
-                self._permissions[user, host] = Permission(**json.loads(value))
+                self._permissions[user, host] = _read(Permission, value)
         else:
             topics = self._topics.setdefault((user, host), {})
             if value is None:
                 topics.pop(exchange[0], None)
             else:
-                topics[exchange[0]] = TopicPermission(**json.loads(value))
+                topics[exchange[0]] = _read(TopicPermission, value)
             if not topics:
                 del self._topics[user, host]
         self._grant(user, host)
@@ -264,6 +265,12 @@ def _user_change(user: User) -> _Change:
 
 def _key(*names: str) -> bytes:
     return _SEPARATOR.join(names).encode()
+
+
+def _read(kind: type[_Kind], value: bytes) -> _Kind:
+    """What was stored; members that are not known are ignored."""
+    known = {name: text for name, text in json.loads(value).items() if name in kind.__dataclass_fields__}
+    return kind(**known)
 
 
 def _json(values: object) -> bytes:

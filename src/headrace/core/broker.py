@@ -626,6 +626,7 @@ class Broker:
         dues = (
             self._queues.timers.next_us,
             self._line.retry_at_us,
+            self._line.held_until_us,
             self._line.release_at_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,

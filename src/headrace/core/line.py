@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("headrace.core")
 _RETRY_US: Final = 1_000_000
+HOLD_US: Final = 20_000
+"""How long settlements wait for a commit to ride in: at 1000 messages a second, each published and acknowledged by
+itself, a message cost the server 410 to 423 us of CPU with commits of their own for them, and 260 to 290 us without."""
+HOLD_STEPS: Final = 1000
 
 Schedule = Callable[[Callable[[], None]], None]
 """Have something called soon, in the thread that owns the broker, never at once."""
@@ -62,12 +66,14 @@ class Line:
         """When publishers may try again after storage took nothing; 0 when they need not wait for that."""
         self.retry_at_us = 0
         """When to try again what could not be stored; 0 when nothing waits for that."""
+        self.held_until_us = 0
+        """When settlements are stored even if nothing else is; 0 when none wait."""
 
     def open(self) -> Turn:
         """The turn that the present call belongs to; it is stored soon."""
         if not self._scheduled:
             self._scheduled = True
-            self._schedule(self.flush)
+            self._schedule(self._flush_scheduled)
         return self.turn
 
     def at_flush(self, call: Callable[[], None]) -> None:
@@ -135,9 +141,9 @@ class Line:
         self.memory_bytes -= self._sizes.pop(queue, 0)
 
     def retry(self, now_us: int) -> None:
-        """Try again what could not be stored, if it is time."""
-        if self.retry_at_us and now_us >= self.retry_at_us:
-            self.open()
+        """Try again what could not be stored, and store what was held back, if it is time."""
+        if (self.retry_at_us and now_us >= self.retry_at_us) or (self.held_until_us and now_us >= self.held_until_us):
+            self.flush()
         if self.release_at_us and now_us >= self.release_at_us:
             self.release_at_us = 0
             self.flow.hold(self, False)
@@ -161,12 +167,31 @@ class Line:
 
     def flush(self) -> None:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
+        self._flush(self._clock.now_us())
+        if self._may_commit() and not self.turn.is_empty:
+            self._commit(self._close())
+
+    def _flush_scheduled(self) -> None:
+        """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
+        now_us = self._clock.now_us()
+        self._flush(now_us)
+        if not self._may_commit() or self.turn.is_empty:
+            return
+        if self.turn.can_wait(HOLD_STEPS):
+            self.held_until_us = self.held_until_us or now_us + HOLD_US
+        else:
+            self._commit(self._close())
+
+    def _may_commit(self) -> bool:
+        return self._in_flight is None and not self._sealed and not self.retry_at_us
+
+    def _flush(self, now_us: int) -> None:
+        """Deliver what is ready, and store the oldest turn that is closed."""
         self._scheduled = False
         if self._at_flush:
             calls, self._at_flush = self._at_flush, []
             for call in calls:
                 call()
-        now_us = self._clock.now_us()
         pumps, self._pumps = self._pumps, {}
         for queue in pumps:
             if not queue.deleted:
@@ -183,11 +208,10 @@ class Line:
             self._commit(self._sealed.popleft())
         elif self._ended is not None:
             self._close().refuse(NotFound("the virtual host is deleted"))
-        elif not self.turn.is_empty:
-            self._commit(self._close())
 
     def _close(self) -> Turn:
         turn, self.turn = self.turn, Turn()
+        self.held_until_us = 0
         for queue in turn.touched:
             if queue.durable and not queue.deleted:
                 queue.trim(turn)

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, TypeVar, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.clock import Clock
 from headrace.core.account import Account
 from headrace.core.passwords import is_right
@@ -19,7 +21,8 @@ _FIRST_WAIT_US: Final = 200_000
 _LONGEST_WAIT_US: Final = 3_200_000  # twice that is less than a handshake may take
 _FORGOTTEN_US: Final = 60_000_000
 _MAX_REMEMBERED: Final = 4096
-_MAX_CHECKS: Final = 256
+_MAX_CHECKS: Final = 1024
+_MAX_SUSPECT_CHECKS: Final = 8
 _SHOWN: Final = 64
 
 Result = TypeVar("Result")
@@ -27,6 +30,7 @@ Admit = Callable[[Account | None], None]
 """Told the account of a login that was right, None of one that was not."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Background(ABC):
     """Where work goes that would hold up the event loop."""
 
@@ -75,6 +79,8 @@ class Logins:
         self._failures: dict[str, _Failures] = {}
         self._waiting: dict[bytes, list[Callable[[bool], None]]] = {}
         """Logins that ask the same, by digest: one check answers all of them."""
+        self._checks: dict[str, int] = {}
+        """How many checks wait for logins from an address."""
 
     def check(self, login: Login, account: Account | None, admit: Admit) -> None:
         """Have `admit` told whether the login is right: now when that is known, else when it was found out.
@@ -89,7 +95,7 @@ class Logins:
         if account is not None and account.proof and hmac.compare_digest(account.proof, digest):
             self._decide(login, account, True, admit)
             return
-        if len(self._waiting) >= _MAX_CHECKS and digest not in self._waiting:
+        if digest not in self._waiting and self._is_one_too_many(login):
             _log.warning("too many logins at once: one of user %s from %s is refused", _shown(login), login.address)
             admit(None)
             return
@@ -101,11 +107,18 @@ class Logins:
 
         self._ask(login, digest, password_hash, checked)
 
+    def _is_one_too_many(self, login: Login) -> bool:
+        """Whoever guesses must not take the place of those who come for the first time."""
+        is_suspect = _by_address(login) in self._failures
+        most = _MAX_SUSPECT_CHECKS if is_suspect else _MAX_CHECKS
+        return len(self._waiting) >= _MAX_CHECKS or self._checks.get(login.address, 0) >= most
+
     def _ask(self, login: Login, digest: bytes, password_hash: str, checked: Callable[[bool], None]) -> None:
         same = self._waiting.setdefault(digest, [])
         same.append(checked)
         if len(same) > 1:
             return
+        self._checks[login.address] = self._checks.get(login.address, 0) + 1
         password = login.password or b""
         known = password_hash or GUEST_HASH
 
@@ -113,6 +126,9 @@ class Logins:
             return is_right(password, known) and bool(password_hash)
 
         def done(is_password_right: bool) -> None:
+            self._checks[login.address] -= 1
+            if not self._checks[login.address]:
+                del self._checks[login.address]
             for tell in self._waiting.pop(digest):
                 tell(is_password_right)
 

@@ -69,16 +69,16 @@ class PubSub:
 
     # -- subscribing -------------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription) -> list[str]:
+    def subscribe(self, subscription: Subscription) -> bool:
         """Have the session get what matches, instead of what it asked for under the same pattern before.
 
-        Returns the topics whose retained messages it is to get first. Raises Refused for a bad pattern.
+        Returns whether it is to get the retained messages that match first. Raises Refused for a bad pattern.
         """
         session = subscription.session
         pattern = subscription.pattern
         if subscription.is_queue:
             session.subscriptions[pattern] = subscription
-            return []
+            return False
         former = session.subscriptions.get(pattern)
         if subscription.is_shared:
             self._shares.add(subscription)
@@ -88,11 +88,9 @@ class PubSub:
             self._routes.tree.add(pattern, subscription)
         session.subscriptions[pattern] = subscription
         self._routes.forget()
-        if subscription.is_shared:
-            return []
         wanted = subscription.retained
         is_wanted = wanted == RETAINED_ALWAYS or (wanted == RETAINED_IF_NEW and former is None)
-        return self.retained.match(pattern) if is_wanted else []
+        return is_wanted and not subscription.is_shared
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
         """Undo it; returns what was undone, None when there was nothing."""

@@ -44,7 +44,7 @@ class Retained:
         self._root = _Level()
         self._staged: dict[str, Envelope] = {}
         """What is on its way into the engine."""
-        self._volatile: dict[str, Envelope] = {}
+        self._passing: dict[str, Envelope] = {}
         """What is the broker's own and never stored."""
         self._expiries: list[tuple[int, str]] = []
         self.size_bytes = 0
@@ -56,7 +56,7 @@ class Retained:
     @property
     def stored(self) -> int:
         """How many of them clients published."""
-        return len(self._sizes) - len(self._volatile)
+        return len(self._sizes) - len(self._passing)
 
     def _load(self) -> None:
         for key, value in self._engine.items(RETAINED):
@@ -91,7 +91,7 @@ class Retained:
     def keep_volatile(self, envelope: Envelope) -> None:
         """The same for what the broker says of itself: nothing is stored."""
         topic = envelope.message.source.topic
-        self._volatile[topic] = envelope
+        self._passing[topic] = envelope
         self._add(topic, 0, 0)
 
     def clear(self, turn: Turn, topic: str) -> None:
@@ -145,7 +145,7 @@ class Retained:
     def _find(self, topic: str) -> Envelope | None:
         if topic not in self._sizes:
             return None
-        envelope = self._staged.get(topic) or self._volatile.get(topic)
+        envelope = self._staged.get(topic) or self._passing.get(topic)
         if envelope is not None:
             return envelope
         value = self._engine.get(RETAINED, self._key(topic))

@@ -16,7 +16,7 @@ from headrace.model import Message
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
-_MAX_ROUTES: Final = 65_536
+_MAX_ROUTES: Final = 16_384
 
 
 @final

@@ -44,12 +44,15 @@ class Session:
         "sharing",
         "subscriptions",
         "taken",
+        "user",
         "will",
     )
 
-    def __init__(self, client_id: str, lifetime_s: int = 0) -> None:
+    def __init__(self, client_id: str, user: str = "") -> None:
         self.client_id = client_id
-        self.lifetime_s = lifetime_s
+        self.user = user
+        """Whose it is: to others it is as if it were not there."""
+        self.lifetime_s = 0
         """How long it lives on without a connection: FOREVER, or 0 for not at all."""
         self.link: Subscriber | None = None
         """The connection, while there is one."""

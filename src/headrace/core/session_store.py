@@ -2,7 +2,7 @@
 
 The table `sessions` has keys of a virtual host and a client id, each followed by U+0000, then a letter for the fact:
 
-    s            the session: JSON {"lifetime_s", "left_us"}
+    s            the session: JSON {"lifetime_s", "left_us", "user"}
     f<pattern>   a subscription: JSON of what differs from the default
     w            its will: seconds it waits, seconds it is good for (u32 each, big-endian), then the message as
                  envelope.py has it
@@ -54,8 +54,9 @@ class SessionStore:
 
     def put(self, turn: Turn, session: Session) -> None:
         session.is_stored = True
-        value = json.dumps({"lifetime_s": session.lifetime_s, "left_us": session.left_us}, separators=(",", ":"))
-        turn.durable.put(SESSIONS, self._key(session, b"s"), value.encode())
+        values = {"lifetime_s": session.lifetime_s, "left_us": session.left_us, "user": session.user}
+        value = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+        turn.durable.put(SESSIONS, self._key(session, b"s"), value)
 
     def put_subscription(self, turn: Turn, subscription: Subscription) -> None:
         key = self._key(subscription.session, b"f" + subscription.pattern.encode())
@@ -105,6 +106,7 @@ def _read(session: Session, fact: bytes, value: bytes) -> None:
     if kind == b"s":
         values = json.loads(value)
         session.lifetime_s, session.left_us = int(values["lifetime_s"]), int(values["left_us"])
+        session.user = str(values["user"])
         if session.lifetime_s < FOREVER:
             raise ValueError(f"a lifetime of {session.lifetime_s}")
         session.is_stored = True

@@ -61,11 +61,12 @@ class Sessions:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(
-        self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None
+        self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None, user: str = ""
     ) -> tuple[Session, bool]:
         """Attach a connection to the client's session; returns it, and whether it was there before.
 
-        With `clean` a session that is there ends first. One that has a connection loses it to this one.
+        With `clean` a session that is there ends first, and so does one of another user. One that has a connection
+        loses it to this one.
         """
         former = self._sessions.get(client_id)
         if former is not None and former.link is not None:
@@ -73,10 +74,10 @@ class Sessions:
             self._detach(former, keeps_will=True)
             old.replaced()
             former = self._sessions.get(client_id)
-        if former is not None and (clean or not former.is_kept):
+        if former is not None and (clean or not former.is_kept or former.user != user):
             self._end(former)
             former = None
-        session = former or Session(client_id)
+        session = former or Session(client_id, user)
         self._sessions[client_id] = session
         turn = self._line.open()
         if former is not None and session.will is not None:  # it is back before its will was due
@@ -124,15 +125,6 @@ class Sessions:
         self._store.put(self._line.open(), session)
         self._plan(session, now_us)
 
-    def end(self, session: Session) -> None:
-        """End a session by an operator's word; a connection that it has is closed."""
-        link = session.link
-        if link is not None:
-            self._detach(session, keeps_will=True)
-            link.replaced()
-        if self._sessions.get(session.client_id) is session:
-            self._end(session)
-
     def _end(self, session: Session) -> None:
         """Nothing of it stays; its will does not wait any longer."""
         self._send_will(session)
@@ -145,12 +137,12 @@ class Sessions:
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
-    def subscribe(self, subscription: Subscription) -> list[str]:
+    def subscribe(self, subscription: Subscription) -> bool:
         """See PubSub.subscribe; kept with a session that outlives its connection."""
-        topics = self._pubsub.subscribe(subscription)
+        is_to_begin_with_retained = self._pubsub.subscribe(subscription)
         if subscription.session.is_stored:
             self._store.put_subscription(self._line.open(), subscription)
-        return topics
+        return is_to_begin_with_retained
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
         """See PubSub.unsubscribe."""

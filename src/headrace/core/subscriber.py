@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from mypy_extensions import mypyc_attr
+
 from headrace.core.delivery import Consumer
 from headrace.core.subscription import Grant, Subscription
 from headrace.model import Message
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.core.session import Session
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Subscriber(ABC):
     """A connection that a session is attached to."""
 
@@ -29,6 +32,7 @@ class Subscriber(ABC):
         """Another connection has the session now: say so and close."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(ABC):
     """Puts a message into its shape once, for all subscribers that want it in that shape."""
 

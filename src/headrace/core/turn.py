@@ -76,6 +76,12 @@ class Turn:
         """Whether somebody waits for the disk. Nobody waits for settlements: they are safe within a second."""
         return len(self.confirms) > self.unsynced or bool(self.durable.puts or self.durable.drops or self.is_barrier)
 
+    def can_wait(self, most_steps: int) -> bool:
+        """Whether there is nothing but a few settlements in it, which nobody waits for."""
+        if self.published or self.moved or self.confirms or self.memory.steps or self.is_awaited:
+            return False
+        return len(self.durable.steps) <= most_steps
+
     @property
     def is_empty(self) -> bool:
         if self.published or self.moved or self.confirms or self.is_barrier:

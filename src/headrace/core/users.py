@@ -26,6 +26,11 @@ class Limits:
     max_message_bytes: int | None = None
 
     @staticmethod
+    def names() -> set[str]:
+        """What the limits are called."""
+        return {name.replace("_", "-") for name in Limits.__dataclass_fields__}
+
+    @staticmethod
     def from_json(values: object) -> "Limits":
         """The limits by RabbitMQ's names (`max-connections`); a negative number is none. Raises Refused."""
         if not isinstance(values, Mapping):
@@ -33,16 +38,16 @@ class Limits:
         known: dict[str, int | None] = {}
         for name, value in values.items():
             attribute = str(name).replace("-", "_")
-            if attribute not in Limits.__dataclass_fields__:
-                names = ", ".join(sorted(field.replace("_", "-") for field in Limits.__dataclass_fields__))
-                raise Refused(f"there is no limit {name!r}; there are {names}")
+            if name not in Limits.names():
+                raise Refused(f"there is no limit {name!r}; there are {', '.join(sorted(Limits.names()))}")
             if isinstance(value, bool) or not isinstance(value, int):
                 raise Refused(f"the limit {name!r} is a whole number, not {value!r}")
             known[attribute] = None if value < 0 else value
         return Limits(**known)
 
     def to_json(self) -> dict[str, int]:
-        return {name.replace("_", "-"): value for name, value in vars(self).items() if value is not None}
+        limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
+        return {name.replace("_", "-"): value for name, value in limits.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,14 @@ class User:
 
     @staticmethod
     def from_json(values: Mapping[str, object]) -> "User":
-        """The user that `to_json` wrote. Raises Refused if it is none."""
+        """The user that `to_json` wrote; limits that are not known are ignored. Raises Refused if it is none."""
         name, password_hash, tags = values.get("name"), values.get("password_hash", ""), values.get("tags", [])
         if not isinstance(name, str) or not isinstance(password_hash, str) or not isinstance(tags, list):
             raise Refused(f"{name!r} is not a user: a name, a password hash and tags are needed")
-        return User(name, password_hash, check_tags(tags), Limits.from_json(values.get("limits", {})))
+        limits = values.get("limits")
+        given = limits if isinstance(limits, dict) else {}
+        known = {limit: number for limit, number in given.items() if limit in Limits.names()}
+        return User(name, password_hash, check_tags(tags), Limits.from_json(known))
 
 
 def guest() -> User:

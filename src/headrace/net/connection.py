@@ -51,10 +51,6 @@ class Handler(ABC):
     def beat(self) -> None:
         """Nothing was sent for half a keepalive interval: show that we live."""
 
-    def silent(self) -> None:
-        """Nothing came for as long as `Wire.watch` was told: end the connection."""
-        raise NotImplementedError
-
     @abstractmethod
     def stop(self) -> None:
         """The server stops: say goodbye and close."""
@@ -190,12 +186,13 @@ class Wire(asyncio.Protocol):
             beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
             self._timer = self._loop.call_later(half, self._on_beat, half, beats)
 
-    def watch(self, limit_seconds: float) -> None:
-        """The handshake is done. Tell the handler when nothing comes for so long, or a sixth longer; 0 for never."""
+    def watch(self, limit_seconds: float, on_silence: Callable[[], None]) -> None:
+        """The handshake is done. Have it told when nothing comes for so long, or a sixth longer; 0 for never."""
         self._established()
         if limit_seconds:
             self._silent_beats = 0
-            self._timer = self._loop.call_later(limit_seconds / _LOOKS, self._on_watch, limit_seconds / _LOOKS)
+            period = limit_seconds / _LOOKS
+            self._timer = self._loop.call_later(period, self._on_watch, period, on_silence)
 
     def _established(self) -> None:
         self.is_established = True
@@ -358,15 +355,15 @@ class Wire(asyncio.Protocol):
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
-    def _on_watch(self, period_seconds: float) -> None:
+    def _on_watch(self, period_seconds: float, on_silence: Callable[[], None]) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
         if self._silent_beats >= _LOOKS:
             silence = _LOOKS * period_seconds
             _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
-            self._guarded(self._handler.silent)
+            self._guarded(on_silence)
         else:
-            self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds)
+            self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
     def _on_no_handshake(self) -> None:
         _log.warning("no handshake within %g s: the connection is ended", HANDSHAKE_SECONDS, extra=self._about())

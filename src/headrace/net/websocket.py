@@ -115,10 +115,6 @@ class WebSocket(Handler):
         if self._is_open:
             self._handler.beat()
 
-    def silent(self) -> None:
-        if self._is_open:
-            self._handler.silent()
-
     def stop(self) -> None:
         if self._is_open:
             self._handler.stop()

@@ -135,7 +135,6 @@ STATEMENTS: dict[int, list[str]] = {
 
 _CLIENT = "binds clients: a server can only see whether one keeps to it"
 _NO_AUTH = "no authentication method is set up here, so that the server never sends AUTH"
-_SHARED = "is about QoS 2, and shared subscriptions are granted QoS 1 at most: see the test of 4.8.2-3"
 _ALL = "this server can do all of it, so that the case of a server that cannot does not arise"
 
 WITHOUT_TEST: dict[int, dict[str, str]] = {
@@ -187,8 +186,6 @@ WITHOUT_TEST: dict[int, dict[str, str]] = {
         "4.6.0-2": _CLIENT,
         "4.6.0-3": _CLIENT,
         "4.6.0-4": _CLIENT,
-        "4.8.2-4": _SHARED,
-        "4.8.2-5": _SHARED,
         "4.12.0-2": _NO_AUTH,
         "4.12.0-3": _CLIENT,
         "4.12.0-4": _NO_AUTH,

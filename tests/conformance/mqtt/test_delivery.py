@@ -276,14 +276,44 @@ def test_members_of_a_shared_subscription_get_messages_at_their_own_qos(room: Ro
 
 
 @clauses(v5="4.8.2-3")
-def test_a_shared_subscription_is_granted_qos_1_at_most_and_keeps_to_it(room: Room) -> None:
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_shared_subscription_keeps_to_the_qos_it_was_granted(room: Room, qos: int) -> None:
     member = room.client()
 
-    suback = member.subscribe((f"$share/g/{room.topic()}", 2))
+    suback = member.subscribe((f"$share/g/{room.topic()}", qos))
     room.client().publish(room.topic(), b"1", 2)
 
-    assert suback.reason == 1
-    assert member.message().qos == 1
+    assert suback.reason == qos
+    assert member.message().qos == qos
+
+
+@clauses(v5="4.8.2-4")
+def test_a_message_of_qos_2_that_a_member_has_begun_is_completed_with_that_member(room: Room) -> None:
+    shared = f"$share/g/{room.topic()}"
+    member = room.kept()
+    member.subscribe((shared, 2))
+    room.client().publish(room.topic(), b"1", 2)
+    first = member.expect(PUBLISH)
+    member.cut()
+    other = room.subscriber((shared, 2))
+
+    again = room.kept().message()
+
+    assert (again.payload, again.number, again.dup) == (b"1", first.number, True)
+    other.expect_nothing()
+
+
+@clauses(v5="4.8.2-5")
+def test_a_message_of_qos_2_whose_member_ends_goes_to_nobody_else(room: Room) -> None:
+    shared = f"$share/g/{room.topic()}"
+    member, other = room.subscriber((shared, 2)), room.client()
+    room.client().publish(room.topic(), b"1", 2)
+    assert member.expect(PUBLISH).qos == 2
+
+    other.subscribe((shared, 2))
+    member.cut()
+
+    other.expect_nothing()
 
 
 @clauses(v5="4.8.2-6")

@@ -168,3 +168,21 @@ def test_a_client_that_is_silent_is_disconnected_and_its_will_published(server: 
         assert watcher.wait(1) == [b"gone"]
         assert silent.recv(1) == b""
     watcher.close()
+
+
+def test_an_orderly_restart_keeps_sessions_and_publishes_wills(own_server: Server) -> None:
+    kept = Paho(own_server.mqtt_port, "kept", clean=False, expiry_s=600)
+    kept.subscribe("wills", 1)
+    kept.close()
+    there = Paho(own_server.mqtt_port, "there", will=("wills", "the broker stopped", 1, False))
+    there.sure("state", "on", retain=True)
+
+    assert own_server.stop() == 0
+    there.drop()
+    own_server.start()
+
+    back = Paho(own_server.mqtt_port, "kept", clean=False, expiry_s=600)
+    back.subscribe("state")
+    back.wait(2)
+    assert sorted(bytes(message.payload) for message in back.messages) == [b"on", b"the broker stopped"]
+    back.close()

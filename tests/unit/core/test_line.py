@@ -11,11 +11,12 @@ from headrace.clock import ManualClock
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
+from headrace.core.line import HOLD_STEPS, HOLD_US
 from headrace.core.turn import Confirm
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Commit, Done, Log
-from headrace.storage.group_state import GroupState
+from headrace.storage.group_state import ACKED, GroupState
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import FailingDisk
 from tests.house import House
@@ -454,3 +455,59 @@ def test_a_log_found_damaged_by_a_commit_leaves_the_other_queues_alone() -> None
     assert house.publish("bad", "again") == [engine.damage]
     assert house.publish("good", "b") == [None]
     assert House(engine).broker.queue("good").messages == 1
+
+
+def test_settlements_that_nobody_waits_for_ride_with_the_next_publish() -> None:
+    engine = StubbornEngine()
+    house = House(engine)
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q")
+    house.publish("q", "first")
+    stored = len(engine.committed)
+
+    for delivery in inbox.take():
+        house.broker.settle(delivery, ACK)
+    house.turn()
+    assert len(engine.committed) == stored
+
+    house.broker.publish(house.message("second", "q"), lambda _: None)
+    house.turn()
+    assert len(engine.committed) == stored + 1
+    assert [(step.kind, step.start, step.stop) for step in engine.committed[-1].steps] == [(ACKED, 0, 1)]
+
+
+def test_settlements_that_nothing_follows_are_stored_by_themselves_a_moment_later() -> None:
+    engine = StubbornEngine()
+    house = House(engine)
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q")
+    house.publish("q", "only")
+    for delivery in inbox.take():
+        house.broker.settle(delivery, ACK)
+    house.turn()
+    stored = len(engine.committed)
+
+    due_us = house.broker.tick()
+    house.turn()
+    assert len(engine.committed) == stored
+    assert due_us == house.clock.now_us() + HOLD_US
+
+    house.clock.advance(HOLD_US / 1_000_000)
+    house.broker.tick()
+    house.turn()
+    assert [(step.kind, step.start, step.stop) for step in engine.committed[-1].steps] == [(ACKED, 0, 1)]
+
+
+def test_many_settlements_do_not_wait() -> None:
+    engine = StubbornEngine()
+    house = House(engine)
+    house.broker.declare(declared("q", durable=True))
+    inbox = house.consume("q")
+    house.publish("q", *map(str, range(2 * HOLD_STEPS + 2)))
+    stored = len(engine.committed)
+
+    for delivery in inbox.take()[::2]:
+        house.broker.settle(delivery, ACK)
+    house.turn()
+
+    assert len(engine.committed) == stored + 1

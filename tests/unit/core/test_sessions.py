@@ -165,13 +165,20 @@ def test_a_session_resumed_without_lifetime_still_gets_what_waited_first() -> No
     assert house.engine.logs() == []
 
 
-def test_an_operator_can_end_a_session() -> None:
+def test_a_session_is_not_there_for_another_user() -> None:
     house = House()
-    listener = Listener(house, "1", lifetime_s=60)
-    house.broker.sessions.end(listener.own)
+    listener = Listener(house, "1", lifetime_s=60, user="a")
+    listener.subscribe("a", AT_LEAST_ONCE)
+    listener.leave()
+    house.broker.publish_topic(house.message("secret", "a"))
     house.run()
-    assert listener.is_replaced
-    assert len(house.broker.sessions) == 0
+    house = restarted(house)
+
+    other = Listener(house, "1", lifetime_s=60, user="b")
+
+    assert not other.was_there
+    assert other.kept() == []
+    assert not Listener(house, "1", lifetime_s=60, user="a").was_there
 
 
 # -- wills -----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Server:
         """The virtual host of that name, None when there is none."""
         broker = self._hosts.find(name)
         if broker is None:
+            self._met.pop(name, None)
             return None
         host = self._met.get(name)
         if host is None or host.broker is not broker:

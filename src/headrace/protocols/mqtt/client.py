@@ -38,6 +38,7 @@ class Client(Subscriber):
         "_connection",
         "_consumers",
         "_is_full",
+        "_replaying",
         "_replays",
         "aliases",
         "client_id",
@@ -77,8 +78,9 @@ class Client(Subscriber):
         """Its queue subscriptions, by topic filter."""
         self._consumers: list[Consumer] = []
         """On its log and on what it shares; some may have left."""
-        self._replays: list[tuple[Iterator[str], Subscription]] = []
-        """Retained messages that it is still to get."""
+        self._replays: dict[str, Subscription] = {}
+        """Subscriptions whose retained messages it is still to get."""
+        self._replaying: tuple[Iterator[str], Subscription] | None = None
 
     # -- what core asks ----------------------------------------------------------------------------------------------
 
@@ -189,19 +191,23 @@ class Client(Subscriber):
 
     # -- retained messages -------------------------------------------------------------------------------------------
 
-    def replay(self, topics: list[str], subscription: Subscription) -> None:
-        """Send the retained messages of these topics, as fast as the client takes them."""
-        if topics:
-            self._replays.append((iter(topics), subscription))
-            self._go_on_replaying()
+    def replay(self, subscription: Subscription) -> None:
+        """Send the retained messages that match, as fast as the client takes them, one subscription at a time."""
+        self._replays[subscription.pattern] = subscription
+        self._go_on_replaying()
 
     def _go_on_replaying(self) -> None:
-        while self._replays and not self.is_held and not self.outbox.waiting:
-            topics, subscription = self._replays[0]
+        while not self.is_held and not self.outbox.waiting:
+            if self._replaying is None:
+                if not self._replays:
+                    return
+                subscription = self._replays.pop(next(iter(self._replays)))
+                self._replaying = iter(self.host.broker.pubsub.retained.match(subscription.pattern)), subscription
+            topics, subscription = self._replaying
             for _ in range(_REPLAYED_AT_ONCE):
                 topic = next(topics, None)
                 if topic is None:
-                    self._replays.pop(0)
+                    self._replaying = None
                     break
                 self._send_retained(topic, subscription)
 
@@ -235,7 +241,7 @@ class Client(Subscriber):
     def has_room(self) -> None:
         """Something was acknowledged or written: send what waits for that."""
         self.outbox.drain()
-        if self._replays:
+        if self._replaying is not None or self._replays:
             self._go_on_replaying()
 
     def fill(self, is_full: bool) -> None:
@@ -267,3 +273,4 @@ class Client(Subscriber):
             reader.close()
         self.readers = {}
         self._replays.clear()
+        self._replaying = None

@@ -95,6 +95,7 @@ class Connection(Handler):
         return  # it is the client that shows it lives
 
     def silent(self) -> None:
+        """The client showed no sign of life for too long."""
         self.end(ProtocolError(KEEP_ALIVE_TIMEOUT, "nothing came for one and a half times the keep alive"))
 
     def stop(self) -> None:
@@ -176,14 +177,16 @@ class Connection(Handler):
         publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
         will = handshake.will(publisher)
         lifetime_s = handshake.lifetime_s
-        _, was_there = host.broker.sessions.connect(connect.client_id, connect.clean_start, lifetime_s, client, will)
+        _, was_there = host.broker.sessions.connect(
+            connect.client_id, connect.clean_start, lifetime_s, client, will, account.name
+        )
         self._inbox = Inbox(client, account, rights, publisher)
         self._handshake = None
         handshake.answer(was_there)
-        wire.watch(handshake.keep_alive_s * 1.5)
+        wire.watch(handshake.keep_alive_s * 1.5, self.silent)
         if was_there:
             client.outbox.resume()
-            resume(client)
+            resume(client, rights)
 
     def _take(self, packet: Packet) -> None:
         client, inbox = self._client, self._inbox

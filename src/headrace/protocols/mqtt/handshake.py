@@ -108,6 +108,9 @@ class Handshake:
             raise ProtocolError(
                 NOT_AUTHORIZED, f"access to vhost '{self._host_name}' refused for user '{account.name}'"
             )
+        sessions, most = host.broker.sessions, self._server.limits.max_sessions
+        if len(sessions) >= most and sessions.get(self.connect.client_id) is None:
+            raise ProtocolError(QUOTA_EXCEEDED, f"vhost '{self._host_name}' has {most} sessions and may have no more")
         if not account.connect():
             raise ProtocolError(
                 QUOTA_EXCEEDED, f"user '{account.name}' has {account.connections} connections and may have no more"

@@ -141,8 +141,9 @@ class SharedOutlet(Outlet):
         data = packets[0] if count == 1 else b"".join(packets)
         self._packets = []
         self._size = 0
-        self._fan.counters.sent += count * len(self._members)
-        for client in self._members:
+        members, self._members = self._members, []
+        self._fan.counters.sent += count * len(members)
+        for client in members:
             client.push(data, count)
 
 

@@ -137,6 +137,8 @@ class Inbox:
         client = self._client
         if qos == 1:
             self._due -= 1
+        if error is not None and qos == 2 and client.session is not None:
+            client.host.broker.sessions.finish_taken(client.session, number)  # it was not: the client sends it again
         if client.is_closed:
             return
         if error is not None:
@@ -177,9 +179,6 @@ class Inbox:
     def _tell_refusal(self, number: int, qos: int, reason: int, said: str) -> None:
         """MQTT 3 has no word for it: to close the connection is all that is not a lie."""
         client = self._client
-        assert client.session is not None
-        if qos == 2:
-            client.host.broker.sessions.finish_taken(client.session, number)
         if client.version != V5:
             client.refuse(ProtocolError(reason, said))
             return

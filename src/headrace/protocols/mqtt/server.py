@@ -34,6 +34,10 @@ class Limits:
     max_waiting: int = 10_000
     """How many messages wait in memory for a client that does not keep up; the oldest are dropped."""
     max_waiting_bytes: int = 16 << 20
+    max_sessions: int = 250_000
+    """How many clients one virtual host knows, connected or not."""
+    max_subscriptions: int = 10_000
+    """How many topic filters one session may have."""
     prefetch: int = 1000
     """How many messages of a queue or of its own log a client may hold at once."""
 

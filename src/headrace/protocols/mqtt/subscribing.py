@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.core.address import group_of_client, is_address, parse_address
 from headrace.core.rights import Rights
 from headrace.core.subscription import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, parse_share
-from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused, TooLarge
 from headrace.protocols.mqtt.encoding import encode_suback, encode_unsuback
 from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
 from headrace.protocols.mqtt.packets import Subscription as Asked
@@ -15,6 +15,7 @@ from headrace.protocols.mqtt.reasons import (
     NO_SUBSCRIPTION_EXISTED,
     NOT_AUTHORIZED,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     SUCCESS,
     TOPIC_FILTER_INVALID,
 )
@@ -31,15 +32,16 @@ def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
     """Take each topic filter by itself and answer for all of them; retained messages follow the answer."""
     reasons: list[int] = []
     refusals: list[str] = []
-    replays: list[tuple[list[str], Subscription]] = []
+    replays: list[Subscription] = []
     user = dict(packet.user)
     for asked in packet.subscriptions:
         try:
             rights.check_topic_subscribe(_read(asked.pattern), client.client_id)
+            _check_room(client, asked.pattern)
             subscription = _subscription(client, asked, packet.identifier, user)
             if subscription.is_queue:
                 _join(client, subscription, user)
-            topics = client.host.broker.sessions.subscribe(subscription)
+            begins_with_retained = client.host.broker.sessions.subscribe(subscription)
         except ProtocolError:
             raise
         except HeadraceError as error:
@@ -47,10 +49,11 @@ def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
             refusals.append(str(error))
             continue
         reasons.append(subscription.assurance)
-        replays.append((topics, subscription))
+        if begins_with_retained:
+            replays.append(subscription)
     _when_safe(client, encode_suback(client.version, packet.packet_id, reasons, client.reasons(*refusals)))
-    for topics, subscription in replays:
-        client.replay(topics, subscription)
+    for subscription in replays:
+        client.replay(subscription)
 
 
 def unsubscribe(client: "Client", packet: Unsubscribe) -> None:
@@ -66,15 +69,24 @@ def unsubscribe(client: "Client", packet: Unsubscribe) -> None:
     _when_safe(client, encode_unsuback(client.version, packet.packet_id, reasons))
 
 
-def resume(client: "Client") -> None:
-    """The client is back: it is again a member of the groups it subscribed to; of one that is no more, no longer."""
+def resume(client: "Client", rights: Rights) -> None:
+    """The client is back: it gets again what it had subscribed to, as far as it still may and there still is."""
     session = client.session
     assert session is not None
-    for subscription in [found for found in session.subscriptions.values() if found.is_queue]:
+    for subscription in list(session.subscriptions.values()):
         try:
-            _join(client, subscription, {})
+            rights.check_topic_subscribe(_read(subscription.pattern), client.client_id)
+            if subscription.is_queue:
+                _join(client, subscription, {})
         except HeadraceError:
             client.host.broker.sessions.unsubscribe(session, subscription.pattern)
+
+
+def _check_room(client: "Client", pattern: str) -> None:
+    """Raises TooLarge when the session has as many subscriptions as it may have."""
+    session, most = client.session, client.limits.max_subscriptions
+    if session is not None and pattern not in session.subscriptions and len(session.subscriptions) >= most:
+        raise TooLarge(f"the session has {most} subscriptions and may have no more")
 
 
 def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[str, str]) -> Subscription:
@@ -124,6 +136,8 @@ def _read(pattern: str) -> str:
 def _code_of(error: HeadraceError) -> int:
     if isinstance(error, AccessRefused):
         return NOT_AUTHORIZED
+    if isinstance(error, TooLarge):
+        return QUOTA_EXCEEDED
     if isinstance(error, Refused) and "topic filter" in str(error):
         return TOPIC_FILTER_INVALID
     return IMPLEMENTATION_SPECIFIC_ERROR

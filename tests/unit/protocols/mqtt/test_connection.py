@@ -1,5 +1,7 @@
 """A client's connection: how it begins and ends, what it is told."""
 
+from typing import Any
+
 import pytest
 
 from headrace.core.rights import Permission, TopicPermission
@@ -130,6 +132,18 @@ def test_a_user_has_no_more_connections_than_it_may() -> None:
     assert third.connack.reason == 0
 
 
+def test_there_are_no_more_sessions_than_may_be_kept() -> None:
+    field = Field(limits=Limits(max_sessions=2))
+    field.device("1", clean=False, said={0x11: 3600}).lose()
+    field.device("2")
+    third = field.device("3")
+    assert third.connack is not None
+    assert third.connack.reason == 0x97
+    back = field.device("1", clean=False)
+    assert back.connack is not None
+    assert back.connack.present
+
+
 def test_the_connections_of_a_removed_user_end() -> None:
     field = Field()
     field.access.put_user("u", "secret", (), must)
@@ -155,6 +169,22 @@ def test_topics_are_for_those_who_may() -> None:
     field.access.delete_topic_permissions("u", "/", must)
     device.publish("you/x", qos=1)
     assert [one.reason for one in device.take()] == [0x10]
+
+
+def test_a_session_that_comes_back_reads_only_what_its_user_still_may() -> None:
+    field = Field()
+    field.access.put_user("u", "secret", (), must)
+    field.access.put_permission(Permission("u", "/", "", ".*", ".*"), must)
+    options: dict[str, Any] = {"user": "u", "password": b"secret", "clean": False, "said": {0x11: 3600}}
+    field.device("me", **options).subscribe("public/a", "private/a")
+    field.access.put_topic_permission(TopicPermission("u", "/", "amq.topic", ".*", "^public"), must)
+
+    back = field.device("me", **options)
+
+    writer = field.device("w")
+    for topic in ("public/a", "private/a"):
+        writer.publish(topic, topic, 1)
+    assert back.texts() == ["public/a"]
 
 
 def test_a_client_of_version_3_that_may_not_publish_is_disconnected() -> None:

@@ -73,6 +73,23 @@ def test_what_was_taken_exactly_once_is_known_after_a_restart() -> None:
     assert [one.payload for one in reader.more] == [b"once"]
 
 
+def test_a_message_that_was_refused_while_its_client_was_gone_is_not_taken_for_a_duplicate() -> None:
+    field = Field()
+    field.broker.declare(QueueDefinition("q", max_length=1, overflow="reject-publish"))
+    field.device("p").publish("$queue/q", "full", 1)
+    writer = kept(field, "w")
+    writer.connection.feed(packet(0x34, text("$queue/q"), b"\x00\x07", properties(None), b"late"))
+    writer.lose()
+    assert field.broker.purge("q") == 1
+    field.run()
+
+    back = kept(field, "w")
+    back.publish("$queue/q", "late", 2, number=7, dup=True)
+
+    assert back.take_one(PUBREC).reason == 0
+    assert field.broker.queue("q").messages == 1
+
+
 def test_a_release_of_nothing_is_answered() -> None:
     device = Field().device()
     device.answer(PUBREL, 9)
@@ -393,6 +410,27 @@ def test_retain_as_published_and_no_local() -> None:
     for topic in ("a", "b", "c"):
         reader.publish(topic, topic, retain=True)
     assert [(one.topic, one.retain) for one in reader.messages()] == [("a", True), ("b", False)]
+
+
+def test_a_client_that_does_not_keep_up_gets_retained_messages_when_it_does() -> None:
+    field = Field()
+    writer = field.device("w")
+    for number in range(10):
+        writer.publish(f"r/{number}", str(number), retain=True)
+    reader = field.device("r")
+    reader.connection.hold_output(True)
+    for _ in range(3):
+        reader.subscribe("r/#")
+    assert reader.messages() == []
+    reader.connection.hold_output(False)
+    assert sorted(reader.texts()) == [str(number) for number in range(10)]
+
+
+def test_a_session_has_no_more_subscriptions_than_it_may() -> None:
+    reader = Field(limits=Limits(max_subscriptions=2)).device()
+    assert reader.subscribe("a", "b", "c", "a") == [1, 1, 0x97, 1]
+    reader.unsubscribe("a")
+    assert reader.subscribe("c") == [1]
 
 
 # -- wills -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,7 @@
+"""For all tests: how Hypothesis runs. No fixtures."""
+
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does; pytest's own timeout ends what hangs.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
