@@ -9,21 +9,21 @@ import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from rich.console import Console
 from rich.filesize import decimal
 
 from headrace import logs
 from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
-from headrace.config.configuration import Configuration
+from headrace.config.configuration import Configuration, Flags, load
 from headrace.config.settings import StorageSettings
 from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.configured import QUEUE
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
@@ -65,13 +65,16 @@ OpenEngine = Callable[[StorageSettings, Wake], Engine]
 @final
 @dataclass(frozen=True)
 class Launch:
-    """What `headrace serve` starts with."""
+    """What `headrace serve` was asked for."""
 
-    configuration: Configuration
-    again: Callable[[], Configuration]
-    """Reads it again, for a reload."""
+    file: Path | None = None
+    flags: Flags = field(default_factory=dict)
     ready_file: Path | None = None
     """Where to write pid, data directory and ports once it serves."""
+
+    def read(self) -> Configuration:
+        """The configuration as it is now. Raises Refused."""
+        return load(QUEUE, self.file, os.environ, self.flags)
 
 
 def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
@@ -93,17 +96,19 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
         ) from error
 
 
-def serve(launch: Launch, console: Console, clock: Clock | None = None, opener: OpenEngine = open_engine) -> None:
+def serve(
+    launch: Launch, configuration: Configuration, clock: Clock | None = None, opener: OpenEngine = open_engine
+) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Raises Unavailable when the directory is in use, Corrupt when it is damaged and Refused when its queues cannot
     become what is configured, before anything is served; Fatal, at once and without tidying up, when the disk fails:
     nothing that is in memory can be promised any more.
     """
-    log = launch.configuration.settings.log
+    log = configuration.settings.log
     logs.set_up(log.level, log.format)
     raise_file_limit()
-    program = _Program(launch, console, clock or SystemClock(), opener)
+    program = _Program(launch, configuration, clock or SystemClock(), opener)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(program.run())
 
@@ -165,10 +170,10 @@ class Threads(Background):
 
 @final
 class _Program:
-    def __init__(self, launch: Launch, console: Console, clock: Clock, opener: OpenEngine) -> None:
+    def __init__(self, launch: Launch, configuration: Configuration, clock: Clock, opener: OpenEngine) -> None:
         self._launch = launch
-        self._settings = launch.configuration.settings
-        self._console = console
+        self._configuration = configuration
+        self._settings = configuration.settings
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
@@ -195,7 +200,7 @@ class _Program:
         engine = self._engine = self._opener(self._settings.storage, lambda: self._wake(loop))
         try:
             hosts = self._open_hosts(engine, loop)
-            self._reloading = Reloading(self._launch.configuration, self._launch.again, hosts, self._tls)
+            self._reloading = Reloading(self._configuration, self._launch.read, hosts, self._tls)
             self._reloading.start()
             await self._listen()
             self._announce(engine, self._clock.monotonic_us() - started_us)
@@ -334,14 +339,14 @@ class _Program:
         found = [engine.log(name) for name in engine.logs()]
         messages = sum(log.next_offset - log.first_offset for log in found)
         size = decimal(sum(log.size_bytes for log in found))
-        file = self._launch.configuration.document.file
+        file = self._configuration.document.file
         lines = (
             f"headrace {__version__} serves {self._where()}",
             f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
             *([f"  configured by {file.resolve()}"] if file is not None else []),
             *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
         )
-        self._console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        print("\n".join(lines), flush=True)
 
     def _where(self) -> str:
         storage = self._settings.storage

@@ -25,9 +25,7 @@ _DEADLINE_SECONDS = 30.0
 _SMALL = LocalSettings(journal_file_bytes=1 << 16, tail_bytes=1 << 12, segment_bytes=1 << 12)
 _FAILING_DISK = """
 import sys
-from headrace import cli
-from headrace.app import serve
-from headrace.cli import serve as command
+from headrace import cli, serving
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
 from headrace.storage.local.disk import Disk, SyncFailed
@@ -44,7 +42,7 @@ def opener(settings, wake):
     engine.commit(commit, lambda error: None)
     return engine
 
-command.serve_app = lambda launch, console: serve(launch, console, opener=opener)
+serving.become = lambda launch: sys.exit(serving.run(launch, opener))
 cli.main()
 """
 

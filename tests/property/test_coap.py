@@ -6,7 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
+from headrace.net.datagrams import Peer
 from headrace.protocols.coap.codec import decode_request, encode_answer
+from headrace.protocols.coap.endpoint import Endpoint
+from tests.doors import doors_to
+from tests.house import House
 
 _heads = st.tuples(st.sampled_from([0x40, 0x41, 0x48, 0x50]), st.integers(0, 31), st.binary(min_size=2, max_size=2))
 
@@ -32,3 +36,34 @@ def test_any_request_can_be_answered(head: tuple[int, int, bytes], rest: bytes, 
 
     assert answer[0] >> 6 == 1
     assert answer[1] == 0x80
+
+
+class _Port:
+    """Where answers go."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes, peer: Peer) -> None:
+        self.sent.append(data)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=60)
+        | st.tuples(_heads, st.binary(max_size=40)).map(lambda made: bytes(made[0][:2]) + made[0][2] + made[1]),
+        max_size=10,
+    )
+)
+def test_any_datagrams_in_any_order_are_answered_or_ignored(datagrams: list[bytes]) -> None:
+    house = House()
+    hosts, access = doors_to(house.broker, house.engine, house.clock)
+    endpoint = Endpoint(hosts, access, house.clock)
+    port = _Port()
+    endpoint.opened(port)  # type: ignore[arg-type]
+
+    for datagram in datagrams:
+        endpoint.received(datagram, Peer(("127.0.0.1", 5683)))
+    house.run()
+
+    assert len(port.sent) <= len(datagrams)

@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.admin import health, metrics, publishing
 from headrace.admin.api import pages as api
+from headrace.admin.dashboard import routes as dashboard
 from headrace.admin.listener import Contribute
 from headrace.admin.pages import Pages
 from headrace.admin.problems import on_failure, on_http_error, on_refusal
@@ -22,6 +23,7 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     """
     pages = Pages(site)
     routes = [
+        *dashboard(),
         *health.routes(site),
         *metrics.routes(pages),
         *publishing.routes(pages),

@@ -80,6 +80,9 @@ def _counters(page: Exposition, host: str, broker: Broker) -> None:
         statistics.commits, labels
     )
     page.gauge("headrace_publishers_blocked", "Whether publishers are held back.").add(int(broker.blocked), labels)
+    sessions = page.gauge("headrace_sessions", "MQTT sessions, connected or not.")
+    sessions.add(broker.sessions.connected, {**labels, "state": "connected"})
+    sessions.add(len(broker.sessions) - broker.sessions.connected, {**labels, "state": "away"})
     page.gauge("headrace_exchanges", "Exchanges.").add(len(broker.topology.exchanges.exchanges()), labels)
 
 

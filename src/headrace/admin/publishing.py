@@ -63,6 +63,7 @@ async def publish(call: Call) -> Response:
             confirm,
         )
 
+    publisher.check_rate(call.site.clock.monotonic_us())
     receivers = send(None) if qos == BEST_EFFORT else await outcome(send)
     return JSONResponse({"status": "ok", "receivers": receivers})
 

@@ -11,6 +11,11 @@ from headrace.version import __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
+    "publish": "headrace.cli.publish",
+    "consume": "headrace.cli.consume",
+    "queues": "headrace.cli.queues",
+    "groups": "headrace.cli.groups",
+    "dlq": "headrace.cli.dlq",
     "config": "headrace.cli.config",
     "doctor": "headrace.cli.doctor",
     "users": "headrace.cli.users",
@@ -43,6 +48,9 @@ cli: Final = typer.Typer(
     epilog=examples(
         "headrace serve                       keep everything in ./data",
         "headrace serve --memory              keep nothing, for trying things out",
+        "headrace publish orders hello        put a message into a queue",
+        "headrace consume orders              and take it out again",
+        "headrace queues list                 what there is",
         "headrace doctor data                 verify a data directory",
         "headrace users add ann               let somebody in",
     ),

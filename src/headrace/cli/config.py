@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.cli.serve import reader
+from headrace.app import Launch
 from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
@@ -80,7 +80,7 @@ def schema() -> None:
 
 def _read(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
     try:
-        configuration = reader(file, {})()
+        configuration = Launch(file).read()
         try:
             return configuration, definitions(configuration.queues)
         except Fault as fault:

@@ -1,19 +1,14 @@
 """`headrace serve`: starts the broker. What it starts is in app.py, what can be set in config/."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
+from headrace import serving
 from headrace.app import Launch
-from headrace.app import serve as serve_app
-from headrace.cli.words import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE, examples, fail
-from headrace.config.configuration import Configuration, Flags, load
-from headrace.core.configured import QUEUE
-from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
+from headrace.cli.words import examples
+from headrace.config.configuration import Flags
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -94,26 +89,7 @@ def serve(
 
     Flags win over environment variables (HEADRACE_LISTENERS_AMQP, HEADRACE_STORAGE_DATA, ...), and these over the file.
     """
-    again = reader(config, _flags(context.params))
-    try:
-        configuration = again()
-    except Refused as error:
-        fail(str(error), EXIT_USAGE)
-    launch = Launch(configuration, again, ready_file)
-    try:
-        serve_app(launch, Console())
-    except Fatal as error:
-        fail(str(error), EXIT_DISK_FAILED)
-    except Corrupt as error:
-        where = configuration.settings.storage.data
-        fail(f"{error}; `headrace doctor {where}` examines the whole directory", EXIT_PROBLEMS)
-    except HeadraceError as error:
-        fail(str(error), EXIT_PROBLEMS)
-
-
-def reader(file: Path | None, flags: Flags) -> Callable[[], Configuration]:
-    """What reads the configuration, now and whenever it is to be read again."""
-    return lambda: load(QUEUE, file, os.environ, flags)
+    serving.become(Launch(config, _flags(context.params), ready_file))
 
 
 def _flags(given: dict[str, Any]) -> Flags:

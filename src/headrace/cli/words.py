@@ -1,20 +1,18 @@
 """What all commands share: exit codes, and how they read and say things. No command."""
 
 import json
-import os
 import sys
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
+
+from headrace.exits import EXIT_PROBLEMS as EXIT_PROBLEMS
+from headrace.exits import EXIT_USAGE as EXIT_USAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
-
-EXIT_PROBLEMS: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_DISK_FAILED: Final = os.EX_IOERR  # 74
 
 
 def examples(*lines: str) -> str:

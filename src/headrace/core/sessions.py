@@ -125,6 +125,15 @@ class Sessions:
         self._store.put(self._line.open(), session)
         self._plan(session, now_us)
 
+    def end(self, session: Session) -> None:
+        """End a session by an operator's word; a connection that it has is closed."""
+        link = session.link
+        if link is not None:
+            self._detach(session, keeps_will=True)
+            link.replaced()
+        if self._sessions.get(session.client_id) is session:
+            self._end(session)
+
     def _end(self, session: Session) -> None:
         """Nothing of it stays; its will does not wait any longer."""
         self._send_will(session)

@@ -16,6 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from headrace.net.connection import Envelope, Handler, Wire
+from headrace.net.facts import ConnectionFacts
 
 _log: Final = logging.getLogger("headrace.net.websocket")
 _log.setLevel(logging.WARNING)  # every handshake is worth a line to the library, not to an operator
@@ -106,6 +107,9 @@ class WebSocket(Handler):
                 self._handler.feed(bytes(frame.data))
         elif frame.opcode is Opcode.TEXT:  # MQTT 5 [MQTT-6.0.0-1]
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "only binary messages are understood here")
+
+    def facts(self) -> ConnectionFacts | None:
+        return self._handler.facts()
 
     def hold_output(self, is_held: bool) -> None:
         if self._is_open:

@@ -1,12 +1,19 @@
 """The API under /api/v1, over real HTTP: what the command line and the dashboard do."""
 
 import base64
+import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from paho.mqtt import client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from proton import ConnectionException
+from proton.utils import BlockingConnection
 
 from tests.servers import Server
 
@@ -454,3 +461,64 @@ def test_a_body_that_is_no_table_is_refused(api: httpx.Client, body: bytes) -> N
 
     assert answer.status_code == 400
     assert answer.json()["error"] == "bad_request"
+
+
+# -- other protocols
+
+
+def test_clients_of_every_protocol_are_listed_with_their_consumers(
+    api: httpx.Client, server: Server, name: str
+) -> None:
+    declare(api, name)
+    mqtt_client = mqtt.Client(CallbackAPIVersion.VERSION2, f"{name}-mqtt", protocol=mqtt.MQTTv5)
+    mqtt_client.username_pw_set("guest", "guest")
+    mqtt_client.connect("127.0.0.1", server.ports["mqtt"])
+    mqtt_client.subscribe(f"$queue/{name}", qos=1)
+    mqtt_client.loop_start()
+    amqp10 = BlockingConnection(f"guest:guest@127.0.0.1:{server.port}", timeout=20)
+    amqp10.create_receiver(f"/queues/{name}")
+    try:
+        deadline = time.monotonic() + 20
+        protocols: set[str] = set()
+        while len(protocols) < 2 and time.monotonic() < deadline:
+            found = api.get("/consumers", params={"limit": 1000}).json()["items"]
+            connections = {each["name"]: each["protocol"] for each in api.get("/connections").json()["items"]}
+            protocols = {connections.get(each["connection"], "") for each in found if each["queue"] == name}
+    finally:
+        mqtt_client.disconnect()
+        mqtt_client.loop_stop()
+        with contextlib.suppress(ConnectionException):
+            amqp10.close()
+
+    assert protocols == {"MQTT 5.0", "AMQP 1.0"}
+
+
+def test_a_session_is_listed_with_its_subscriptions_and_ended(api: httpx.Client, server: Server, name: str) -> None:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv311, clean_session=False)
+    client.username_pw_set("guest", "guest")
+    client.connect("127.0.0.1", server.ports["mqtt"])
+    answered = threading.Event()
+    client.on_subscribe = lambda *_: answered.set()
+    client.loop_start()
+    client.subscribe(f"{name}/+", qos=1)
+    assert answered.wait(20)
+    client.disconnect()
+    client.loop_stop()
+    deadline = time.monotonic() + 20
+    while api.get(f"/sessions/%2F/{name}").json()["is_connected"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    publish_topic = api.post("/publish/%2F", json={"topic": f"{name}/x", "payload": "for later"})
+
+    shown = api.get(f"/sessions/%2F/{name}").json()
+    listed = [each["client_id"] for each in api.get("/sessions").json()["items"]]
+    connected = [each["client_id"] for each in api.get("/sessions", params={"connected": "true"}).json()["items"]]
+    subscriptions = api.get(f"/sessions/%2F/{name}/subscriptions").json()["items"]
+    ended = api.delete(f"/sessions/%2F/{name}")
+
+    assert publish_topic.json() == {"queues": 1}
+    assert (shown["is_connected"], shown["subscriptions"], shown["waiting"]) == (False, 1, 1)
+    assert name in listed
+    assert name not in connected
+    assert subscriptions == [{"pattern": f"{name}/+", "qos": 1, "group": ""}]
+    assert ended.status_code == 204
+    assert api.get(f"/sessions/%2F/{name}").status_code == 404

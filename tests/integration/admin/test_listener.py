@@ -1,15 +1,24 @@
 """The HTTP port itself: loaded when it is first used, bounded against clients that are slow, large or confused."""
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from headrace.admin import protocol
+from headrace.admin import listener, protocol
+from headrace.admin.listener import HttpListener
+from headrace.admin.site import Site
+from headrace.clock import ManualClock
+from headrace.core.access import Access
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Background, Result
+from headrace.storage.memory import MemoryEngine
+from tests.house import House
 from tests.servers import Server
 
 
@@ -123,3 +132,54 @@ def test_a_server_that_stops_ends_connections_that_are_kept_alive(fresh: Server)
 
         assert code == 0
         assert everything(connection) == b""
+
+
+# -- how many at once
+
+
+class _AtOnce(Background):
+    """No other threads: what is asked for is done."""
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        done(work())
+
+    def later(self, delay_us: int, call: Callable[[], None]) -> None:
+        call()
+
+
+def _site() -> Site:
+    house, clock, engine = House(), ManualClock(), MemoryEngine()
+    hosts = Hosts(engine, lambda _: house.broker)
+    access = Access(engine, clock, _AtOnce(), hosts)
+    return Site(hosts, access, list, dict, str, clock, "0")
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_one_connection_too_many_is_closed_and_the_others_go_on(
+    is_loaded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(b"GET /health HTTP/1.1\r\n\r\n")
+        return await reader.readuntil(b"}")
+
+    async def scenario() -> None:
+        opened = HttpListener(_site(), [])
+        await opened.open("127.0.0.1", 0)
+        first = await asyncio.open_connection("127.0.0.1", opened.port)
+        if is_loaded:
+            await ask(*first)
+        second = await asyncio.open_connection("127.0.0.1", opened.port)
+        third = await asyncio.open_connection("127.0.0.1", opened.port)
+
+        with contextlib.suppress(ConnectionResetError):
+            assert await third[0].read() == b""
+        assert b"healthy" in await ask(*first)
+        assert b"healthy" in await ask(*second)
+
+        for _, writer in (first, second, third):
+            writer.close()
+        await opened.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

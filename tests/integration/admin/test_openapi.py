@@ -18,7 +18,7 @@ from tests.servers import Server
 
 _CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
 _SETTINGS = settings(
-    max_examples=20,
+    max_examples=12,
     deadline=None,
     database=None,
     derandomize=True,

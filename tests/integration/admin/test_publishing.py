@@ -4,6 +4,8 @@ import base64
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.servers import Server, drain
 
@@ -109,3 +111,22 @@ def test_nobody_publishes_without_a_login(server: Server) -> None:
     assert httpx.post(f"{server.http_url}/publish", json={"topic": "a"}).status_code == 401
     wrong = httpx.post(f"{server.http_url}/publish", json={"topic": "a"}, auth=("guest", "no"))
     assert wrong.status_code == 401
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+_members = st.sampled_from(
+    ["topic", "payload", "payload_encoding", "qos", "retain", "expiry_seconds", "headers", "content_type", "vhost", "x"]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(_members, _values, max_size=5) | _values, st.booleans())
+def test_any_body_is_published_or_refused(http: httpx.Client, body: object, has_topic: bool) -> None:
+    if has_topic and isinstance(body, dict):
+        body = {**body, "topic": "fuzz/a"}
+
+    assert http.post("/publish", json=body).status_code in (200, 400, 403, 404)

@@ -7,7 +7,7 @@ from headrace.core.definition import QueueDefinition
 from headrace.core.publisher import Publisher
 from headrace.core.rights import Permission, Rights, TopicPermission
 from headrace.core.users import Limits, User
-from headrace.errors import AccessRefused, HeadraceError, Refused, TooLarge
+from headrace.errors import AccessRefused, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import NATIVE
 from tests.house import House
 
@@ -96,6 +96,18 @@ def test_a_message_larger_than_the_user_may_send_is_refused() -> None:
     writer.publish("a", b"x" * 10, house.clock.now_us())
     with pytest.raises(TooLarge):
         writer.publish("a", b"x" * 11, house.clock.now_us())
+
+
+def test_a_user_that_publishes_too_fast_is_told_so_and_may_go_on_later() -> None:
+    house = House()
+    writer = publisher(house, limits=Limits(max_message_rate=10))
+
+    for _ in range(11):
+        writer.check_rate(house.clock.monotonic_us())
+    with pytest.raises(Unavailable, match="too fast"):
+        writer.check_rate(house.clock.monotonic_us())
+    house.advance(1)
+    writer.check_rate(house.clock.monotonic_us())
 
 
 def test_any_number_of_topics_can_be_published_to() -> None:

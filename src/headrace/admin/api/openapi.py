@@ -100,6 +100,18 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Channel": table(("name", "connection", "number"), name=TEXT, connection=TEXT, number=COUNT),
     "Consumer": table(("queue", "group", "name"), vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
+    "Session": table(
+        ("vhost", "client_id", "is_connected", "subscriptions", "waiting"),
+        vhost=TEXT,
+        client_id=TEXT,
+        is_connected=FLAG,
+        lifetime_seconds=COUNT,
+        left_at=_MAYBE_TEXT,
+        subscriptions=COUNT,
+        waiting=COUNT,
+        has_will=FLAG,
+    ),
+    "Subscription": table(("pattern", "qos"), pattern=TEXT, qos=COUNT, group=TEXT),
     "VirtualHost": table(("name", "queues"), name=TEXT, queues=COUNT),
     "User": table(("name", "tags"), name=TEXT, tags={"type": "array", "items": TEXT}, limits=TABLE),
     "Permission": table(

@@ -7,6 +7,7 @@ from headrace.core.account import Account
 from headrace.core.logins import Admit
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.facts import ConnectionFacts
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import ends_session_only, error_for
 from headrace.protocols.amqp10.coordinator import Transactions
@@ -112,6 +113,20 @@ class Connection(Handler):
             self._peer.is_held = is_held
             for session in list(self._sessions.values()):
                 session.refresh()
+
+    def facts(self) -> ConnectionFacts | None:
+        peer = self._peer
+        if peer is None:
+            return None
+        return ConnectionFacts(
+            protocol="AMQP 1.0",
+            user=peer.account.name,
+            host=peer.host.name,
+            client_id=peer.container_id,
+            frame_max=peer.frame_max,
+            channel_max=CHANNEL_MAX,
+            channels=[session.facts() for session in self._sessions.values()],
+        )
 
     def beat(self) -> None:
         self._send_raw(EMPTY_FRAME)

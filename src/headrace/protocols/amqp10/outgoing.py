@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.delivery import Delivery
+from headrace.core.delivery import Consumer, Delivery
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.codec import TransferEncoder, encode_frame
 from headrace.protocols.amqp10.frames import MESSAGE_SIZE_EXCEEDED, SENDER_SETTLED
@@ -32,6 +32,9 @@ class Sent:
 
 class Origin(ABC):
     """Where what goes out on a link comes from."""
+
+    consumer: Consumer | None = None
+    """Whom core delivers to for it, if anybody."""
 
     @abstractmethod
     def open(self, link: "OutgoingLink") -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import HeadraceError, ProtocolError
+from headrace.net.facts import ChannelFacts
 from headrace.protocols.amqp10.attaching import attach_link
 from headrace.protocols.amqp10.codec import encode_accepted
 from headrace.protocols.amqp10.conditions import ends_link_only
@@ -25,6 +26,7 @@ from headrace.protocols.amqp10.frames import (
 )
 from headrace.protocols.amqp10.incoming import IncomingLink
 from headrace.protocols.amqp10.link import Link
+from headrace.protocols.amqp10.outgoing import OutgoingLink
 from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.states import ACCEPTED, State
 
@@ -72,6 +74,12 @@ class Session:
 
     def send(self, performative: bytes) -> None:
         self.peer.send(self.channel, performative)
+
+    def facts(self) -> ChannelFacts:
+        """What goes on here, for those who look after the broker."""
+        origins = [link.origin for link in self._links.values() if isinstance(link, OutgoingLink)]
+        consumers = [origin.consumer for origin in origins if origin.consumer is not None]
+        return ChannelFacts(self.channel, unsettled=len(self.sent), consumers=consumers)
 
     # -- links -------------------------------------------------------------------------------------------------------
 

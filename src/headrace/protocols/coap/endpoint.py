@@ -183,6 +183,7 @@ class Endpoint(DatagramHandler):
                 return
             payload = body
         publisher = self._publisher(account, query)
+        publisher.check_rate(self._clock.monotonic_us())
         properties = NativeCodec().encode(Properties(None, request.content_type))
 
         def confirmed(error: HeadraceError | None) -> None:

@@ -100,6 +100,16 @@ class Client(Subscriber):
         self._consumers.append(consumer)
         return consumer
 
+    def consumers(self) -> list[Consumer]:
+        """On queues, on its log and on what it shares."""
+        readers = [reader.consumer for reader in self.readers.values()]
+        return [consumer for consumer in (*readers, *self._consumers) if consumer.group is not None]
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages it has and did not settle."""
+        return sum([len(consumer.held) for consumer in self.consumers()])
+
     def replaced(self) -> None:
         self._connection.taken_over()
 

@@ -7,6 +7,7 @@ from headrace.core.publisher import Publisher
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.model import MQTT5
 from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.protocols.mqtt.client import Client
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect
@@ -17,6 +18,7 @@ from headrace.protocols.mqtt.packets import (
     PUBREC,
     PUBREL,
     V5,
+    VERSION_NAMES,
     Acknowledgement,
     Auth,
     Connect,
@@ -103,6 +105,19 @@ class Connection(Handler):
 
     def lost(self) -> None:
         self._leave(with_will=True)
+
+    def facts(self) -> ConnectionFacts | None:
+        client, account = self._client, self._account
+        if client is None or account is None:
+            return None
+        held = ChannelFacts(1, client.prefetch, client.unsettled, consumers=client.consumers())
+        return ConnectionFacts(
+            protocol=VERSION_NAMES[client.version],
+            user=account.name,
+            host=client.host.name,
+            client_id=client.client_id,
+            channels=[held],
+        )
 
     # -- what others tell --------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ def delivered_properties(
 class PublishEncoder:
     """One message for many receivers of one version: what is the same for all of them is encoded once.
 
-    At QoS 0 they get the very same bytes; above, only the packet identifier is put in. 0.11 us and 0.25 us a receiver
+    At QoS 0 they get the very same bytes; above, only the packet identifier is put in. 0.07 us and 0.2 us a receiver
     instead of 0.7 us.
     """
 

@@ -43,6 +43,7 @@ NAMES: Final = (
 V31: Final = 3
 V311: Final = 4
 V5: Final = 5
+VERSION_NAMES: Final = {V31: "MQTT 3.1", V311: "MQTT 3.1.1", V5: "MQTT 5.0"}
 
 UserProperties = list[tuple[str, str]]
 RECEIVE_MAXIMUM: Final = 65_535

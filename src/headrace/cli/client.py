@@ -1,0 +1,135 @@
+"""The HTTP API as commands call it: one broker, one login, errors as exit codes. What is printed is elsewhere."""
+
+import base64
+import http.client
+import inspect
+import json
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, final
+from urllib.parse import quote, unquote, urlencode, urlsplit
+
+import typer
+
+from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, fail
+
+DEFAULT_URL: Final = "http://127.0.0.1:15672"
+EXIT_NOT_FOUND: Final = 3
+EXIT_UNAVAILABLE: Final = os.EX_UNAVAILABLE  # 69
+EXIT_LOGIN: Final = os.EX_NOPERM  # 77
+_TIMEOUT_SECONDS: Final = 60.0
+_CODES: Final = {401: EXIT_LOGIN, 403: EXIT_LOGIN, 404: EXIT_NOT_FOUND, 503: EXIT_UNAVAILABLE}
+
+Answer = dict[str, Any]
+
+
+@final
+class Client:
+    """Calls `/api/v1` of one broker; what it cannot do ends the command."""
+
+    def __init__(self, url: str, user: str, password: str, host: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            fail(f"--url takes an address like {DEFAULT_URL}", EXIT_USAGE)
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._prefix = parts.path.rstrip("/") + "/api/v1"
+        if parts.username is not None:
+            user, password = unquote(parts.username), unquote(parts.password or "")
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        self.host = host
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+
+    def get(self, *path: str, **query: object) -> Answer:
+        return self._call("GET", path, None, query)
+
+    def put(self, *path: str, body: object = None) -> Answer:
+        return self._call("PUT", path, body or {}, {})
+
+    def post(self, *path: str, body: object = None) -> Answer:
+        return self._call("POST", path, body or {}, {})
+
+    def delete(self, *path: str, **query: object) -> Answer:
+        return self._call("DELETE", path, None, query)
+
+    def pages(self, *path: str, **query: object) -> Iterator[Answer]:
+        """All items of a list, page by page."""
+        following: object = None
+        while True:
+            page = self.get(*path, **query, after=following)
+            yield from page["items"]
+            following = page["next"]
+            if following is None:
+                return
+
+    def queue(self, name: str, *more: str) -> tuple[str, ...]:
+        """The path of something about a queue."""
+        return ("queues", self.host, name, *more)
+
+    def _call(self, method: str, path: tuple[str, ...], body: object, query: dict[str, object]) -> Answer:
+        kept = {name: _shown(value) for name, value in query.items() if value not in (None, "")}
+        target = "/".join([self._prefix, *[quote(part, safe="") for part in path]])
+        target += "?" + urlencode(kept) if kept else ""
+        raw = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, target, raw, self._headers)
+            response = self._connection.getresponse()
+            said = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            fail(f"the broker at {self._url} does not answer: {error}; is it running?", EXIT_UNAVAILABLE)
+        try:
+            answer = json.loads(said) if said else {}
+        except ValueError:
+            fail(f"what answers at {self._url} is no Headrace broker", EXIT_UNAVAILABLE)
+        if response.status >= 400:
+            fail(str(answer.get("reason", response.reason)), _CODES.get(response.status, EXIT_PROBLEMS))
+        return answer if isinstance(answer, dict) else {}
+
+
+def _shown(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+Command = Callable[..., None]
+_SHARED: Final[dict[str, tuple[Any, object]]] = {
+    "url": (
+        Annotated[str, typer.Option(envvar="HEADRACE_URL", help="The broker's HTTP address; a login may be in it.")],
+        DEFAULT_URL,
+    ),
+    "user": (Annotated[str, typer.Option(envvar="HEADRACE_USER", help="Who you are.")], "guest"),
+    "password": (
+        Annotated[str, typer.Option(envvar="HEADRACE_PASSWORD", help="Better given in the environment.")],
+        "guest",
+    ),
+    "vhost": (Annotated[str, typer.Option(envvar="HEADRACE_VHOST", help="The virtual host.")], "/"),
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")], False),
+}
+
+
+def connected(command: Command) -> Command:
+    """Give a command the options that all clients take; it gets a Client first, and whether to print JSON."""
+    own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "client"]
+    own = [each for each in own if each.name != "as_json"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _SHARED.items()
+    ]
+
+    def run(**values: Any) -> None:
+        client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost"))
+        command(client, **values)
+
+    run.__name__ = command.__name__
+    run.__doc__ = command.__doc__
+    keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    run.__signature__ = inspect.Signature([*keyword_only, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in [*own, *shared]}
+    return run

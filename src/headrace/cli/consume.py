@@ -1,0 +1,61 @@
+"""`headrace consume`: messages of a queue on standard output."""
+
+from typing import Annotated, Final
+
+import typer
+
+from headrace.cli.client import Client, connected
+from headrace.cli.payloads import FORMATS, print_message
+from headrace.cli.words import EXIT_USAGE, examples, fail
+
+app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
+_AT_ONCE: Final = 100
+_WAIT_MS: Final = 20_000
+
+
+@app.command(
+    epilog=examples(
+        "headrace consume orders",
+        "headrace consume orders --count 10 --format json",
+        "headrace consume orders --keep --count 3          look at them, and put them back",
+        "headrace consume events --group audit --from first",
+        "headrace consume events --from timestamp=1767225600 --count 5",
+        "headrace consume events --follow                  wait for more until Ctrl-C",
+    )
+)
+@connected
+def consume(
+    client: Client,
+    as_json: bool,
+    queue: Annotated[str, typer.Argument(help="The queue's name.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="How many; 0 for all that are there.")] = 0,
+    group: Annotated[str, typer.Option(help="The consumer group; of streams, one of this command's by default.")] = "",
+    position: Annotated[
+        str, typer.Option("--from", help="Of streams: first, next, an offset, or timestamp=<unix time>.")
+    ] = "",
+    form: Annotated[str, typer.Option("--format", help="text, json or hex.")] = "text",
+    keep: Annotated[bool, typer.Option("--keep", help="Put them back instead of acknowledging them.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more when there are none left.")] = False,
+) -> None:
+    """Print messages as they come, acknowledged as they are sent to you."""
+    if form not in FORMATS:
+        fail(f"--format takes {', '.join(FORMATS)}; {form!r} is none of them", EXIT_USAGE)
+    if keep and (follow or not count):
+        fail("--keep puts messages back, and would get them again for ever: give --count, and no --follow", EXIT_USAGE)
+    left = count
+    while True:
+        limit = min(left, 1000) if keep else min(left or _AT_ONCE, _AT_ONCE)
+        body = {
+            "limit": limit,
+            "group": group,
+            "then": "requeue" if keep else "ack",
+            "wait_ms": _WAIT_MS if follow else 0,
+            "position": position or None,
+        }
+        position = ""  # from there on it is the group's own
+        items = client.post(*client.queue(queue, "consume"), body=body)["items"]
+        for message in items:
+            print_message(message, "json" if as_json else form)
+        left -= len(items) if count else 0
+        if (count and not left) or keep or (not items and not follow):
+            return

@@ -1,0 +1,132 @@
+"""`headrace queues`: list, show, declare, delete, purge."""
+
+import json
+from typing import Annotated, Any, Final
+
+import typer
+
+from headrace.cli.client import Client, connected
+from headrace.cli.output import confirm, print_facts, print_rows
+from headrace.cli.words import EXIT_USAGE, count, examples, fail
+
+app: Final = typer.Typer(
+    help="Look at queues, make and remove them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
+)
+Name = Annotated[str, typer.Argument(help="The queue's name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command("list", epilog=examples("headrace queues list", "headrace queues list --search ord --json"))
+@connected
+def list_queues(
+    client: Client,
+    as_json: bool,
+    search: Annotated[str, typer.Option(help="Only those with this in their name.")] = "",
+) -> None:
+    """List queues with what is in them."""
+    print_rows(
+        [
+            ("queue", lambda queue: queue["name"]),
+            ("type", lambda queue: queue["type"]),
+            ("waiting", lambda queue: queue["counters"]["ready"]),
+            ("held", lambda queue: queue["counters"]["unsettled"]),
+            ("in/s", lambda queue: queue["rates"]["published"]),
+            ("out/s", lambda queue: queue["rates"]["delivered"]),
+            ("groups", lambda queue: queue["groups"]),
+            ("consumers", lambda queue: queue["consumers"]),
+            ("bytes", lambda queue: queue["bytes"]),
+        ],
+        client.pages("queues", vhost=client.host, search=search, limit=1000),
+        as_json,
+    )
+
+
+@app.command(epilog=examples("headrace queues show orders", "headrace queues show orders --json"))
+@connected
+def show(client: Client, as_json: bool, name: Name) -> None:
+    """Show everything about a queue."""
+    queue = client.get(*client.queue(name))
+    facts: dict[str, object] = {
+        "queue": queue["name"],
+        "type": queue["type"],
+        "durable": queue["durable"],
+        "state": queue["state"],
+        "offsets": f"{queue['first_offset']:,} to {queue['next_offset']:,}",
+        "waiting": queue["counters"]["ready"],
+        "held": queue["counters"]["unsettled"],
+        "oldest": "" if queue["oldest_age_ms"] is None else f"{queue['oldest_age_ms'] / 1000:.1f} s",
+        "bytes": queue["bytes"],
+        "groups": queue["groups"],
+        "consumers": queue["consumers"],
+        "bindings": queue["bindings"],
+        "arguments": queue["arguments"],
+    }
+    print_facts(facts, as_json, queue)
+
+
+@app.command(
+    epilog=examples(
+        "headrace queues declare orders",
+        "headrace queues declare events --type stream --max-age 7d",
+        "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
+    )
+)
+@connected
+def declare(
+    client: Client,
+    as_json: bool,
+    name: Name,
+    kind: Annotated[str, typer.Option("--type", help="classic, quorum, stream or ephemeral.")] = "classic",
+    max_depth: Annotated[int, typer.Option(help="How many messages it takes; 0 for the default.")] = 0,
+    max_age: Annotated[str, typer.Option(help="How long a stream keeps messages: 7d, 12h.")] = "",
+    argument: Annotated[
+        list[str] | None, typer.Option("--argument", "-a", help="One of RabbitMQ's arguments, x-name=value.")
+    ] = None,
+) -> None:
+    """Declare a queue: durable, with retries and dead letters. With --argument it is as RabbitMQ's are."""
+    body: dict[str, Any] = {"type": kind}
+    if argument:
+        body["arguments"] = dict(_argument(text) for text in argument)
+    if max_depth:
+        body["limits"] = {"max_depth": max_depth}
+    if max_age:
+        body["retention"] = {"max_age": max_age}
+    if argument and len(body) > 2:
+        fail("--argument says it RabbitMQ's way: give x-max-length and x-max-age with it", EXIT_USAGE)
+    queue = client.put(*client.queue(name), body=body)
+    print_facts({"queue": queue["name"], "type": queue["type"]}, as_json, queue)
+
+
+def _argument(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        fail(f"--argument takes name=value; {text!r} has no '='", EXIT_USAGE)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+@app.command(epilog=examples("headrace queues delete orders --yes", "headrace queues delete orders --if-empty -y"))
+@connected
+def delete(
+    client: Client,
+    as_json: bool,
+    name: Name,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only when nothing waits in it.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nobody consumes it.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a queue with all its messages."""
+    confirm(f"delete the queue {name!r} with its messages?", yes)
+    done = client.delete(*client.queue(name), if_empty=if_empty, if_unused=if_unused)
+    print_facts({"deleted": f"{name} with {count(done['messages'], 'message')}"}, as_json, done)
+
+
+@app.command(epilog=examples("headrace queues purge orders --yes"))
+@connected
+def purge(client: Client, as_json: bool, name: Name, yes: Yes = False) -> None:
+    """Drop all messages that wait in a queue."""
+    confirm(f"drop all messages that wait in {name!r}?", yes)
+    done = client.post(*client.queue(name, "purge"))
+    print_facts({"purged": count(done["messages"], "message")}, as_json, done)
