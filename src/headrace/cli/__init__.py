@@ -11,7 +11,9 @@ from headrace.version import __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
+    "demo": "headrace.cli.demo",
     "config": "headrace.cli.config",
+    "backup": "headrace.cli.backup",
     "doctor": "headrace.cli.doctor",
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",
