@@ -299,8 +299,7 @@ class _Program:
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        for listener in self._listeners.values():
-            await listener.close()
+        await asyncio.gather(*[listener.close() for listener in self._listeners.values()])  # each takes its time
         self._background.close()
         for broker in self._brokers():
             broker.drain()

@@ -129,7 +129,18 @@ def _first_segment(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["serve"], ["config"], ["config", "check"], ["config", "show"], ["config", "schema"], ["doctor"]]
+    "command",
+    [
+        [],
+        ["serve"],
+        ["config"],
+        ["config", "check"],
+        ["config", "show"],
+        ["config", "schema"],
+        ["backup"],
+        ["demo"],
+        ["doctor"],
+    ],
 )
 def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
     result = _run(*command, "--help")
