@@ -20,7 +20,7 @@ from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration, Flags, load
-from headrace.config.settings import StorageSettings
+from headrace.config.settings import JSON_FORMAT, StorageSettings
 from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.configured import QUEUE
@@ -345,7 +345,11 @@ class _Program:
             *([f"  configured by {file.resolve()}"] if file is not None else []),
             *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
         )
-        print("\n".join(lines), flush=True)
+        if self._settings.log.format == JSON_FORMAT:
+            for text in lines:
+                _log.info("%s", text.strip())
+        else:
+            print("\n".join(lines), flush=True)
 
     def _where(self) -> str:
         storage = self._settings.storage

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Unavailable
+from headrace.errors import Corrupt, Unavailable
 from headrace.storage.api import DEFINITIONS
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk, ReadOnlyDisk, remove_tree
@@ -19,7 +19,7 @@ from headrace.storage.local.journal import Position
 from headrace.storage.local.journal_reader import read_files
 from headrace.storage.local.lock import ReadingLock
 from headrace.storage.local.names import encode_name
-from headrace.storage.local.segment import HEADER_BYTES, segment_files, segment_log_id
+from headrace.storage.local.segment import HEADER_BYTES, load_indexes, segment_files, segment_log_id, write_indexes
 from headrace.storage.local.tables import definitions_path, table_path
 
 PARTIAL: Final = ".partial"
@@ -88,6 +88,8 @@ class _Copy:
         """How much of each segment, of the log with that number, was copied."""
         self._files: dict[Path, None] = {}
         """What belongs to the copy, as of this pass."""
+        self._full: dict[Path, tuple[int, int]] = {}
+        """The segments that are full: base offset and number of the log."""
         self._done_bytes = 0
 
     def run(self) -> Copied:
@@ -109,6 +111,7 @@ class _Copy:
             self._owner = owner
             self._lengths.clear()
         self._files.clear()
+        self._full.clear()
         path = checkpoint_path(self._source)
         follower = Follower(self._source, self._reading)
         try:
@@ -145,6 +148,8 @@ class _Copy:
             if base <= entry.segment:
                 is_last = base == entry.segment
                 self._copy_segment(entry.id, path, entry.segment_length if is_last else None)
+                if not is_last:
+                    self._full[self._target / path.relative_to(self._source)] = (base, entry.id)
         for _, group in entry.groups:
             for name in ("state.json", "pel.log"):
                 self._copy_whole(folder / "consumers" / encode_name(group) / name)
@@ -228,11 +233,24 @@ class _Copy:
         self._files[path] = None
         self._done_bytes += len(data)
 
+    def _complete(self, path: Path, base: int, log_id: int) -> None:
+        """Have the indexes of a full segment: they may not have been written yet, or were being written."""
+        try:
+            segment, trouble = load_indexes(self._disk, path, base, log_id)
+        except Corrupt:
+            return  # a copy of what is damaged is damaged, and `headrace doctor` says so
+        if trouble:
+            write_indexes(self._disk, segment)
+        self._files.update(dict.fromkeys([path.with_suffix(".idx"), path.with_suffix(".tix")]))
+
     def _finish(self) -> None:
         """Remove what earlier passes copied and the last did not want; have the rest on the disk."""
         for path in sorted(self._target.rglob("*")):
             if path.is_file() and path not in self._files:
                 self._disk.unlink(path)
+        for path, (base, log_id) in self._full.items():
+            if path in self._files:
+                self._complete(path, base, log_id)
         self._disk.sync_files(sorted(self._files))
         for directory in sorted({path for path in self._target.rglob("*") if path.is_dir()}):
             self._disk.sync_directory(directory)
