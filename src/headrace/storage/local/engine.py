@@ -218,6 +218,8 @@ class LocalEngine(Engine):
         size = 0
         durable = False
         while self._waiting and (not commits or size + self._waiting[0].commit.size_bytes <= _BATCH_BYTES):
+            if commits and (commits[0].is_encoded or self._waiting[0].is_encoded):
+                break  # what came encoded goes alone: a record has one block for all, or one for each run
             staged = self._waiting.popleft()
             commits.append(staged)
             size += staged.commit.size_bytes
@@ -233,7 +235,7 @@ class LocalEngine(Engine):
 
     def _write(self, batch: Batch, durable: bool) -> None:
         durable = durable or self._sync_wanted
-        write = Write(self._next_seq, batch.operations, batch.runs(), batch.block, durable)
+        write = Write(self._next_seq, batch.operations, batch.runs(), batch.blocks, durable)
         self._next_seq += 1
         self._in_flight.append((write, batch))
         self._writer.write(write)
