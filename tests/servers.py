@@ -15,7 +15,6 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 _DEADLINE_SECONDS = 30.0
-_ANY_PORTS = ("--amqp", "0", "--ws", "0", "--http", "0")
 
 
 class Server:
@@ -31,15 +30,15 @@ class Server:
         self.http_port = 0
         self.ports: dict[str, int] = {}
 
-    def start(self, mqtt_port: int = 0) -> None:
-        """Start it; on any free ports, unless clients are to find MQTT where it was."""
+    def start(self, mqtt_port: int = 0, http_port: int = 0, amqp_port: int = 0) -> None:
+        """Start it; on any free ports, unless clients are to find it where it was."""
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
-        command = [sys.executable, "-m", "headrace", "serve", *_ANY_PORTS, "--ready-file", str(ready), *where]
+        command = [sys.executable, "-m", "headrace", "serve", "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--mqtt", str(mqtt_port), *self._options],
+                [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0), *self._options],
                 stdout=log,
                 stderr=log,
             )
@@ -109,6 +108,10 @@ class Server:
                 if opened.is_open:
                     opened.close()
         self._connections.clear()
+
+
+def _ports(**ports: int) -> list[str]:
+    return [word for name, port in ports.items() for word in (f"--{name}", str(port))]
 
 
 def drain(channel: BlockingChannel, queue: str, count: int, seconds: float = 10.0) -> list[bytes]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from headrace.spark.java import ensure_java
+
 _LOGGING = """\
 rootLogger.level = off
 """
@@ -18,6 +20,7 @@ def session() -> SparkSession:
     """A local session with two cores, without a UI, as quiet as it gets."""
     home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     (home / "log4j2.properties").write_text(_LOGGING)
+    ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_CONF_DIR"] = str(home)

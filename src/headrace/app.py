@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -49,9 +50,11 @@ from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.reloading import Reloading, limit, tls_files
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
+_STAGED_BYTES: Final = 16 << 30
 _WS_PATHS: Final = ("/", "/mqtt")
 _WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
@@ -251,7 +254,7 @@ class _Program:
         web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
         if settings.ws is not None:
             await web.open(settings.host, settings.ws)
-        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__)
+        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__, self._staging())
         reloading = self._reloading
         if reloading is not None:
             site.reload = lambda: asdict(reloading.reload())
@@ -289,6 +292,13 @@ class _Program:
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
         return [wire for listener in listeners for wire in listener.wires]
+
+    def _staging(self) -> StagingArea:
+        """Where bulk writes wait for their commit: with the data, or where temporary files are."""
+        storage = self._settings.storage
+        if storage.memory:
+            return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
+        return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

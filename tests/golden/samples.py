@@ -63,6 +63,7 @@ RECORD_SEQ = 7
 RECORD_SYNCED = 6
 RECORD_OPERATIONS = encode_create_log(1, "orders")
 RECORD_RUNS: list[Run] = [(1, 2, PLAIN_BASE)]
+BLOCK_RUNS: list[Run] = [(1, 2, PLAIN_BASE), (2, 1, 7)]
 
 OPERATIONS = [
     encode_create_log(1, "orders"),
@@ -119,7 +120,12 @@ def _block(base: int, messages: list[Message]) -> bytes:
 
 def _record() -> bytes:
     block = encode_block(PLAIN_BASE, PLAIN_MESSAGES)
-    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, RECORD_OPERATIONS, RECORD_RUNS, block))
+    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, RECORD_OPERATIONS, RECORD_RUNS, [block]))
+
+
+def _record_of_blocks() -> bytes:
+    blocks = [encode_block(0, PLAIN_MESSAGES), encode_block(0, PLAIN_MESSAGES[:1])]
+    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, b"", BLOCK_RUNS, blocks))
 
 
 def _segment() -> bytes:
@@ -154,6 +160,7 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "block-plain-v1": lambda _: _block(PLAIN_BASE, PLAIN_MESSAGES),
     "block-full-v1": lambda _: _block(FULL_BASE, FULL_MESSAGES),
     "record-v1": lambda _: _record(),
+    "record-v2": lambda _: _record_of_blocks(),
     "operations-v1": lambda _: b"".join(OPERATIONS),
     "journal-header-v1": lambda _: encode_header(2, RECORD_SEQ),
     "segment-v1": lambda _: _segment(),

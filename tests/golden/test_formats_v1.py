@@ -57,8 +57,20 @@ def test_a_golden_record_is_read() -> None:
     assert record is not None
     assert (record.seq, record.synced) == (samples.RECORD_SEQ, samples.RECORD_SYNCED)
     assert (record.operations, record.runs) == (samples.RECORD_OPERATIONS, samples.RECORD_RUNS)
-    assert record.block is not None
-    assert all_values(record.block.messages(0, 2)) == all_values(samples.PLAIN_MESSAGES)
+    (block,) = record.blocks
+    assert all_values(block.messages(0, 2)) == all_values(samples.PLAIN_MESSAGES)
+
+
+def test_a_golden_record_of_several_blocks_is_read() -> None:
+    record = decode_record(golden("record-v2"), 0)
+
+    assert record is not None
+    assert (record.seq, record.runs) == (samples.RECORD_SEQ, samples.BLOCK_RUNS)
+    appends = [(log_id, base, block.messages(row, row + count)) for log_id, count, base, block, row in record.appends()]
+    assert [(log_id, base, all_values(messages)) for log_id, base, messages in appends] == [
+        (1, samples.PLAIN_BASE, all_values(samples.PLAIN_MESSAGES)),
+        (2, 7, all_values(samples.PLAIN_MESSAGES[:1])),
+    ]
 
 
 def test_golden_operations_are_read() -> None:

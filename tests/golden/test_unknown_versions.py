@@ -71,9 +71,9 @@ def _patch_record(root: Path, version_at: Callable[[int], int]) -> Path:
     data = bytearray(path.read_bytes())
     record = decode_record(bytes(data), at)
     assert record is not None
-    assert record.block is not None
-    block_at = record.length - record.block.length
-    data[at + version_at(block_at)] = 2
+    (block,) = record.blocks
+    block_at = record.length - block.length
+    data[at + version_at(block_at)] = 3
     _reseal(data, at + block_at + 4, at + record.length)
     _reseal(data, at + 4, at + block_at + 64)
     path.write_bytes(data)
@@ -113,7 +113,7 @@ def test_a_journal_record(root: Path) -> None:
     refusal = _refusal_on_opening(root)
 
     assert str(path) in refusal
-    assert "record version 2 is not known to this release" in refusal
+    assert "record version 3 is not known to this release" in refusal
     assert path.read_bytes() == before
 
 
@@ -124,7 +124,7 @@ def test_a_block_in_the_journal(root: Path) -> None:
     refusal = _refusal_on_opening(root)
 
     assert str(path) in refusal
-    assert "block version 2 is not known to this release" in refusal
+    assert "block version 3 is not known to this release" in refusal
     assert path.read_bytes() == before
 
 

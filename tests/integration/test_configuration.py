@@ -1,7 +1,11 @@
 """A broker with a configuration file: queues that are there, reloads by signal and over HTTP, the log as JSON."""
 
 import base64
+import configparser
 import json
+import os
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -175,3 +179,54 @@ def test_every_line_of_the_log_is_one_event_with_connection_user_and_queue(serve
     assert _until(server, lambda event: event.get("queue") == "orders")["level"] == "info"
     for event in _events(server):
         assert {"time", "level", "room", "message"} <= set(event)
+
+
+def test_the_configuration_and_the_unit_in_deploy_can_be_used(tmp_path: Path) -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(deploy / "headrace.service")
+    command = unit["Service"]["ExecStart"].split()
+
+    checked = subprocess.run(
+        [sys.executable, "-m", "headrace", "config", "check", str(deploy / "headrace.yaml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    described = subprocess.run(
+        [sys.executable, "-m", "headrace", "serve", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "160"},
+        check=True,
+    )
+
+    assert checked.returncode == 0, checked.stderr
+    assert command[1] == "serve"
+    assert all(flag in described.stdout for flag in command if flag.startswith("--"))
+
+
+def test_what_a_configuration_comes_to_is_shown_with_where_it_was_said(file: Path) -> None:
+    file.write_text("listeners: {amqp: 7000}\n" + _queues("{name: orders}"))
+    run = [sys.executable, "-m", "headrace", "config"]
+    environment = {**os.environ, "HEADRACE_LOG_LEVEL": "debug", "COLUMNS": "200"}
+
+    table = subprocess.run([*run, "show", str(file)], capture_output=True, text=True, env=environment, check=True)
+    values = subprocess.run(
+        [*run, "show", str(file), "--json"], capture_output=True, text=True, env=environment, check=True
+    )
+    wrong = subprocess.run(
+        [*run, "check", str(file)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HEADRACE_LISTENERS_MQTT": "7000"},
+        check=False,
+    )
+
+    assert f"{file}:1" in table.stdout
+    assert "HEADRACE_LOG_LEVEL" in table.stdout
+    said = json.loads(values.stdout)
+    assert (said["listeners"]["amqp"], said["log"]["level"], said["queues"][0]["name"]) == (7000, "debug", "orders")
+    assert wrong.returncode == 2
+    assert "mqtt and amqp cannot both have port 7000" in wrong.stderr

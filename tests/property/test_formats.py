@@ -100,14 +100,14 @@ def _read_block(data: bytes) -> object:
 
 
 def _record_bytes(block: Block | None, runs: list[Run], operations: bytes) -> bytes:
-    return b"".join(encode_record(7, 6, operations, runs, block))
+    return b"".join(encode_record(7, 6, operations, runs, [] if block is None else [block]))
 
 
 def _read_record(data: bytes) -> object:
     record = decode_record(data, 0)
     if record is None:
         return None
-    rows = None if record.block is None else all_values(record.block.messages(0, record.block.count))
+    rows = [all_values(block.messages(0, block.count)) for block in record.blocks]
     operations = [vars_of(operation) for operation in decode_operations(record.operations)]
     return record.seq, record.synced, record.runs, operations, rows
 

@@ -4,7 +4,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin import health, metrics, publishing
+from headrace.admin import bulk, health, metrics, publishing
 from headrace.admin.api import pages as api
 from headrace.admin.dashboard import routes as dashboard
 from headrace.admin.listener import Contribute
@@ -27,6 +27,7 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
         *health.routes(site),
         *metrics.routes(pages),
         *publishing.routes(pages),
+        *bulk.routes(pages),
         *api.routes(pages),
         *rabbitmq.routes(pages),
     ]

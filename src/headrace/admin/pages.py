@@ -180,6 +180,10 @@ class Pages:
         self._site = site
         self._intake = Intake()
 
+    @property
+    def site(self) -> Site:
+        return self._site
+
     def route(self, path: str, page: Page, method: str = "GET", tag: str = MANAGEMENT) -> Route:
         """A page for visitors with this tag. `path` has Starlette's parameters: `/queues/{name}`.
 

@@ -16,6 +16,7 @@ from headrace.errors import (
     Refused,
     ResourceLocked,
     TooLarge,
+    Truncated,
     Unavailable,
 )
 
@@ -35,6 +36,7 @@ _STATUS: Final[tuple[tuple[type[HeadraceError], int, str], ...]] = (
     (TooLarge, 413, "too_large"),
     (NoLogin, 401, "not_authorised"),
     (NotFound, 404, "not_found"),
+    (Truncated, 409, "truncated"),
     (AccessRefused, 403, "forbidden"),
     (PreconditionFailed, 409, "conflict"),
     (ResourceLocked, 409, "locked"),

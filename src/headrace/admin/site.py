@@ -12,6 +12,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
 from headrace.core.users import ADMINISTRATOR as ADMINISTRATOR
 from headrace.net.connection import Wire
+from headrace.storage.local.staging import StagingArea
 
 ANYBODY: Final = ""
 """No tag at all: every user may."""
@@ -66,6 +67,7 @@ class Site:
         trouble: Trouble,
         clock: Clock,
         version: str,
+        staging: StagingArea,
     ) -> None:
         self.hosts = hosts
         self.wires = wires
@@ -78,6 +80,8 @@ class Site:
         self.started_us = clock.now_us()
         self.reload: Reload | None = None
         """Reads the configuration again, where there is one to read."""
+        self.staging = staging
+        """Where messages wait that are written in bulk and not committed yet."""
         self.web_sockets: dict[str, TakeOver] = {}
         """Who takes over the connections that ask for a WebSocket, by path; the pages have the others."""
 

@@ -10,6 +10,7 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
+from headrace.core.bulk import Bulk
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
@@ -18,6 +19,7 @@ from headrace.core.flow import Flow
 from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.history import HISTORY_PREFIX, read_entry
 from headrace.core.inner import InnerQueues
+from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
 from headrace.core.pubsub import DEFAULT_LIMITS, PubSub
@@ -72,6 +74,7 @@ class Broker:
         self.pubsub = PubSub(self.topology, Retained(engine, host), inner, session_limits)
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
+        self.ledger = Ledger(engine, host)
         self.on_dissolved: list[Callable[[], None]] = []
         """Called when the virtual host is deleted: connections to it must end."""
 
@@ -241,6 +244,11 @@ class Broker:
             raise
         transaction.send()
         return counts
+
+    def bulk(self) -> Bulk:
+        """Publish many encoded messages as one: add them to what is returned, then commit or undo it."""
+        now_us = self._clock.now_us()
+        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._line, self.ledger, now_us)
 
     def _subscribers(self, publish: Publish) -> Route | None:
         """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
@@ -457,6 +465,17 @@ class Broker:
     def commit_offset(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
         self._stream_group(name, group, "acknowledge messages instead").commit(self._line.open(), offset)
+
+    def report(self, name: str, group: str, offset: int) -> None:
+        """A reader of its own, such as a Spark query, is done with everything below `offset`; the group is made.
+
+        Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
+        """
+        queue = self._usable(name, self.topology.queue(name).owner)
+        members = queue.group(self._line.open(), group, STREAM_MODE, "", True)
+        if not isinstance(members, StreamGroup) or len(members.consumers):
+            raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
+        members.seek(self._line.open(), offset)
 
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""

@@ -41,6 +41,19 @@ class Depth:
         self._staged += 1
         self._staged_bytes += len(message.payload)
 
+    def stage_many(self, count: int, size_bytes: int) -> None:
+        self._staged += count
+        self._staged_bytes += size_bytes
+
+    def is_full_for(self, count: int, size_bytes: int) -> bool:
+        """Whether the queue would have more than it may if it took so many messages."""
+        limit, max_bytes = self._max_length, self._max_bytes
+        if limit is not None and self._queue.messages + self._staged + count - self._room() > limit:
+            return True
+        if max_bytes is None:
+            return False
+        return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
+
     def unstage(self, messages: list[Message]) -> None:
         # What was on its way when the limits changed was never counted.
         self._staged = max(0, self._staged - len(messages))
@@ -90,10 +103,10 @@ class Depth:
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
-    def add(self, messages: list[Message]) -> None:
-        """These are in the log now."""
+    def add(self, size_bytes: int) -> None:
+        """Payloads of this size are in the log now."""
         if self._max_bytes is not None:
-            self._bytes += sum([len(message.payload) for message in messages])
+            self._bytes += size_bytes
 
     def settled(self, message: Message) -> None:
         """The only group, if there is only one, is done with a message."""

@@ -174,6 +174,11 @@ class Exchanges:
             self._remember(exchange, routing_key, route)
         return route
 
+    def looks_at_headers(self, exchange: str) -> bool:
+        """Whether more than the routing key may decide where messages of this exchange go."""
+        hubs = self._hubs.items()
+        return any([hub.exchange.kind == HEADERS and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
+
     def _walk(
         self, start: str, keys: tuple[str, ...], headers: Mapping[str, object] | None, queues: dict[str, None]
     ) -> bool:

@@ -225,6 +225,9 @@ class Line:
             for queue, messages in part.items():
                 if queue.durable:
                     commit.append(queue.log.name, messages)
+        for queue, rows in turn.encoded.items():
+            for each in rows if queue.durable else []:
+                commit.append_encoded(queue.log.name, each)
         self._in_flight = turn
         self._sent_us = 0
         if commit.is_empty and not turn.is_barrier:
@@ -262,10 +265,16 @@ class Line:
             self._store_memory(turn)
         for queue, messages in turn.published.items():
             queue.unstaged(messages)
+        for queue, rows in turn.encoded.items():
+            queue.unstaged_encoded(rows)
         for confirm in turn.confirms:
             confirm(None)
         if turn.done is not None:
             turn.done(None)
+        for queue, rows in turn.encoded.items():
+            if not queue.deleted:
+                queue.appended_encoded(self.turn, rows, self._clock.now_us())
+                self.pump_soon(queue)
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
                 self._appended(queue, messages)

@@ -134,6 +134,17 @@ class Codecs:
         return codec
 
 
+def plain_value(value: object) -> HeaderValue:
+    """A header without what only its protocol's codec remembers of it; None for what has no text."""
+    if value is None or isinstance(value, str | bool | Decimal):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return bytes(value) if isinstance(value, bytes) else None
+
+
 @final
 class MessageRow(Row):
     """A message as a selector sees it; properties are decoded when the first of them is asked for."""
@@ -163,10 +174,7 @@ class MessageRow(Row):
         return None
 
     def header(self, name: str) -> HeaderValue:
-        value = self._decoded().headers.get(name)
-        if value is None or isinstance(value, str | int | float | bool | Decimal | bytes):
-            return value
-        return None
+        return plain_value(self._decoded().headers.get(name))
 
     def _decoded(self) -> Properties:
         if self._properties is None:

@@ -19,7 +19,7 @@ from headrace.core.work import WorkGroup
 from headrace.errors import Corrupt, PreconditionFailed, Refused
 from headrace.model import Message
 from headrace.selector import Selector, parse
-from headrace.storage.api import Log
+from headrace.storage.api import Encoded, Log
 from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 RETENTION_US: Final = 300_000_000
@@ -138,6 +138,36 @@ class Queue:
             self._depth.stage(message)
         turn.publish(self, message if definition.message_ttl_ms is None else self.stamped(message, now_us))
 
+    def accept_encoded(self, turn: Turn, rows: Encoded, now_us: int) -> None:
+        """The same for many messages at once, of which all are taken or none."""
+        if self.refusal is not None:
+            raise self.refusal
+        definition = self.definition
+        if rows.largest_bytes > definition.max_message_bytes:
+            raise PreconditionFailed(
+                f"a message of {rows.largest_bytes} bytes is too large for queue {self.name!r}: "
+                f"{definition.max_message_bytes} at most"
+            )
+        if self._depth.is_limited:
+            if definition.overflow != DROP_HEAD and self._depth.is_full_for(rows.count, rows.payload_bytes):
+                raise Refused(
+                    f"queue {self.name!r} has no room for {rows.count} messages: it holds {self.messages} of them"
+                )
+            self._depth.stage_many(rows.count, rows.payload_bytes)
+        ttl_ms = definition.message_ttl_ms
+        turn.publish_encoded(self, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us))
+
+    def unstaged_encoded(self, rows: list[Encoded]) -> None:
+        """What was accepted in bulk is in the log now, or it never will be."""
+        if self._depth.is_limited:
+            for each in rows:
+                self._depth.stage_many(-each.count, -each.payload_bytes)
+
+    def appended_encoded(self, turn: Turn, rows: list[Encoded], now_us: int) -> None:
+        """These are in the log now."""
+        due = [each.first_expiry_us for each in rows if each.first_expiry_us]
+        self._appended(turn, due, sum([each.payload_bytes for each in rows]), now_us)
+
     def unstaged(self, messages: list[Message]) -> None:
         """What was accepted is in the log now, or it never will be."""
         if self._depth.is_limited:
@@ -178,11 +208,15 @@ class Queue:
     def appended(self, turn: Turn, messages: list[Message], now_us: int) -> None:
         """These messages are in the log now."""
         due = [time for message in messages if (time := message.expires_us)]
+        size_bytes = sum([len(message.payload) for message in messages]) if self._depth.is_limited else 0
+        self._appended(turn, due, size_bytes, now_us)
+
+    def _appended(self, turn: Turn, due: list[int], size_bytes: int, now_us: int) -> None:
         try:
             if due:
                 self._expect(turn, min(due), now_us)
             if self._depth.is_limited:
-                self._depth.add(messages)
+                self._depth.add(size_bytes)
                 self.pump(turn, now_us)  # what goes out at once does not count
                 self._disposal.drop_surplus(turn, now_us)
             if self.definition.is_stream and is_over(self.log, self.definition.retention):

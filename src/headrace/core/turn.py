@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import Commit
+from headrace.storage.api import Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -24,6 +24,7 @@ class Turn:
         "confirms",
         "done",
         "durable",
+        "encoded",
         "failures",
         "is_barrier",
         "is_rehearsal",
@@ -39,6 +40,8 @@ class Turn:
         self.durable = Commit()
         self.memory = Commit()
         self.published: dict[Queue, list[Message]] = {}
+        self.encoded: dict[Queue, list[Encoded]] = {}
+        """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
         self.size_bytes = 0
@@ -68,6 +71,10 @@ class Turn:
         else:
             messages.append(message)
 
+    def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
+        self.size_bytes += rows.payload_bytes
+        self.encoded.setdefault(queue, []).append(rows)
+
     def move(self, queue: "Queue", message: Message) -> None:
         self.moved.setdefault(queue, []).append(message)
 
@@ -84,7 +91,7 @@ class Turn:
 
     @property
     def is_empty(self) -> bool:
-        if self.published or self.moved or self.confirms or self.is_barrier:
+        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier:
             return False
         return self.durable.is_empty and self.memory.is_empty and not self.touched
 
@@ -92,8 +99,11 @@ class Turn:
         """Tell the publishers that nothing came of it; what else is in the turn stays."""
         for queue, messages in self.published.items():
             queue.unstaged(messages)
+        for queue, parts in self.encoded.items():
+            queue.unstaged_encoded(parts)
         confirms, self.confirms = self.confirms, []
         self.published = {}
+        self.encoded = {}
         self.size_bytes = 0
         self.unsynced = 0
         self.is_barrier = False

@@ -43,7 +43,7 @@ class Selector:
         self.text = text
         self.tree = tree
         self.matches = predicate_of(tree, wanted=True)
-        names = list(_names(tree))
+        names = list(inputs_of(tree))
         self.fields = frozenset(FIELDS[node.name].column for node in names if isinstance(node, Field))
         self.headers = frozenset(node.name for node in names if isinstance(node, Header))
 
@@ -62,7 +62,8 @@ def parse(text: str) -> Selector:
     return Selector(text, parse_tree(text))
 
 
-def _names(node: Node) -> Iterator[Field | Header]:
+def inputs_of(node: Node) -> Iterator[Field | Header]:
+    """The fields and headers that a condition or a value reads."""
     waiting: list[Node] = [node]
     while waiting:
         match waiting.pop():

@@ -26,32 +26,42 @@ class Directory(Place):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._follower = Follower(Path(options.directory))
+        self._follower: Follower | None = None
         self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
 
     def __str__(self) -> str:
         return f"the data directory {self._options.directory}"
 
     def refresh(self) -> None:
-        self._follower.refresh()
+        self._seen().refresh()
 
     def names(self) -> list[str]:
         prefix = self._prefix
-        names = [name[len(prefix) :] for name in self._follower.names() if name.startswith(prefix)]
+        names = [name[len(prefix) :] for name in self._seen().names() if name.startswith(prefix)]
         return [name for name in names if _HOST_SEPARATOR not in name]
 
     def bounds(self, queue: str) -> tuple[int, int]:
-        return self._follower.bounds(self._prefix + queue)
+        return self._seen().bounds(self._prefix + queue)
 
     def find(self, queue: str, timestamp_us: int) -> int:
-        return self._follower.find(self._prefix + queue, timestamp_us)
+        return self._seen().find(self._prefix + queue, timestamp_us)
 
     def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        log_id = self._follower.log_id(self._prefix + queue)
+        log_id = self._seen().log_id(self._prefix + queue)
         return [
             Piece(span[4], span[5], span[3] - span[2], (log_id, span))
-            for span in self._follower.spans(self._prefix + queue, start, stop)
+            for span in self._seen().spans(self._prefix + queue, start, stop)
         ]
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+
+    def _seen(self) -> Follower:
+        """The directory as it is now. A task that finds everything where it was planned to be never looks."""
+        if self._follower is None:
+            self._follower = Follower(Path(self._options.directory))
+        return self._follower
 
     def report(self, positions: dict[str, int]) -> None:
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
@@ -60,8 +70,8 @@ class Directory(Place):
         names = list(partition.schema.names)
         frame = Frame(partition.queue, names, read_properties)
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for _, block, first, last in self._rows(partition):
-            batch = partition.filters.rows(batch_of_block(block, first, last, stored))
+        for base, block, first, last in self._rows(partition):
+            batch = partition.filters.rows(batch_of_block(block, first, last, stored, base))
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
 
@@ -89,7 +99,7 @@ class Directory(Place):
     def _look_again(self, partition: QueuePartition, pieces: list[Piece], at: int) -> tuple[int, list[Piece]]:
         """Where to read on, and where that is now. Raises Truncated."""
         queue = partition.queue
-        self._follower.refresh()
+        self._seen().refresh()
         try:
             first, following = self.bounds(queue)
             again = self.pieces(queue, at, partition.stop, 0)

@@ -16,7 +16,7 @@ LATEST: Final = "latest"
 LOG: Final = "log"
 WORK: Final = "work"
 
-DEFAULT_PARTITION_BYTES: Final = 32 << 20
+DEFAULT_PARTITION_BYTES: Final = 128 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 

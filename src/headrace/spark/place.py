@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.errors import NotFound, Refused
+from headrace.errors import NotFound
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
 
@@ -66,6 +66,10 @@ class Place(ABC):
         """
 
     @abstractmethod
+    def close(self) -> None:
+        """Let go of files and connections."""
+
+    @abstractmethod
     def report(self, positions: dict[str, int]) -> None:
         """Tell the broker how far the consumer group of the options has come."""
 
@@ -99,4 +103,17 @@ def open_place(options: ReadOptions) -> Place:
         from headrace.spark.directory import Directory
 
         return Directory(options)
-    raise Refused(f"{options.server.host} cannot be read from; set option url to the path of a data directory")
+    from headrace.spark.broker import BrokerPlace
+
+    return BrokerPlace(options)
+
+
+def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    """The rows of a partition, read where a task runs; Spark makes one of its own where there is nothing to read."""
+    if not isinstance(partition, QueuePartition):
+        return
+    place = open_place(options)
+    try:
+        yield from place.read(partition)
+    finally:
+        place.close()

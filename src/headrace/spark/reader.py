@@ -12,7 +12,7 @@ from headrace.spark.filters import Filters, take
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
 from headrace.spark.partitioning import grouped, partition_bytes
-from headrace.spark.place import Piece, Place, QueuePartition, open_place
+from headrace.spark.place import Piece, Place, QueuePartition, open_place, read_partition
 
 
 @final
@@ -34,15 +34,17 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         place = open_place(self._options)
         ranges: list[tuple[str, list[Piece]]] = []
-        for queue in place.matching(self._options.queues):
-            if self._filters.admits_queue(queue):
-                start, stop = self._range(place, queue)
-                ranges.append((queue, place.pieces(queue, start, stop, self._options.partition_bytes)))
+        try:
+            for queue in place.matching(self._options.queues):
+                if self._filters.admits_queue(queue):
+                    start, stop = self._range(place, queue)
+                    ranges.append((queue, place.pieces(queue, start, stop, self._options.partition_bytes)))
+        finally:
+            place.close()
         return make_partitions(ranges, self._options, self._filters, self._schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, QueuePartition):  # Spark makes one of its own where there is nothing to read
-            yield from open_place(self._options).read(partition)
+        return read_partition(self._options, partition)
 
     def _range(self, place: Place, queue: str) -> tuple[int, int]:
         options, filters = self._options, self._filters

@@ -2,13 +2,21 @@
 
 from typing import final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from headrace.errors import Refused
 from headrace.spark.columns import read_schema
-from headrace.spark.options import read_options
+from headrace.spark.options import read_options, write_options
 from headrace.spark.reader import BatchReader
 from headrace.spark.stream import StreamReader
+from headrace.spark.writer import BatchWriter, StreamWriter
 
 
 @final
@@ -27,3 +35,13 @@ class HeadraceDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise Refused('messages are added to a queue, never put in place of others: use .mode("append")')
+        return BatchWriter(write_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        if overwrite:
+            raise Refused('messages are added to a queue, never put in place of others: use .outputMode("append")')
+        return StreamWriter(write_options(self.options), schema)

@@ -20,7 +20,7 @@ from headrace.spark.filters import Filters
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
 from headrace.spark.partitioning import within_bytes, within_rows
-from headrace.spark.place import Piece, Place, QueuePartition, open_place
+from headrace.spark.place import Piece, Place, open_place, read_partition
 from headrace.spark.reader import make_partitions
 
 Offsets = dict[str, int]
@@ -98,8 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- on executors ------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, QueuePartition):
-            yield from open_place(self._options).read(partition)
+        return read_partition(self._options, partition)
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import mypyc_attr
 
 from headrace.errors import HeadraceError, Refused
-from headrace.model import Message
+from headrace.model import Message, Source
 from headrace.storage.group_state import (
     ACKED,
     CLAIMED,
@@ -54,15 +54,49 @@ Done = Callable[[HeadraceError | None], None]
 Wake = Callable[[], None]
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Encoded(ABC):
+    """Messages that are encoded already, so that they can be stored without looking at each of them."""
+
+    count: int
+    payload_bytes: int
+    largest_bytes: int
+    """The longest payload."""
+    first_expiry_us: int
+    """When the first of them expires; 0 when none does."""
+
+    @abstractmethod
+    def sources(self) -> list[Source]:
+        """Where they come from; usually few."""
+
+    @abstractmethod
+    def source_index(self) -> Sequence[int] | None:
+        """Which of the sources each message has; None when all have the first."""
+
+    @abstractmethod
+    def messages(self, start: int, stop: int) -> list[Message]:
+        """Some of them, decoded."""
+
+    @abstractmethod
+    def take(self, rows: Sequence[int]) -> "Encoded":
+        """Only these rows, in order."""
+
+    @abstractmethod
+    def expiring(self, ttl_us: int, now_us: int) -> "Encoded":
+        """The same with a time to live that begins now or when a message is due; an earlier expiry stays."""
+
+
 @final
 class Append:
-    """Messages for one log; `base` is the offset of the first, known once the commit is staged."""
+    """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
-    __slots__ = ("base", "log", "messages")
+    __slots__ = ("base", "count", "encoded", "log", "messages")
 
-    def __init__(self, log: str, messages: Sequence[Message]) -> None:
+    def __init__(self, log: str, messages: Sequence[Message], encoded: Encoded | None = None) -> None:
         self.log = log
         self.messages = messages
+        self.encoded = encoded
+        self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
 
 
@@ -89,6 +123,13 @@ class Commit:
         append = Append(log, messages)
         self.appends.append(append)
         self.size_bytes += sum([len(message.payload) for message in messages])
+        return append
+
+    def append_encoded(self, log: str, encoded: Encoded) -> Append:
+        """The same with messages that are encoded already."""
+        append = Append(log, (), encoded)
+        self.appends.append(append)
+        self.size_bytes += encoded.payload_bytes
         return append
 
     def create_group(self, log: str, group: str, mode: int, filter: str = "", start: int = 0) -> None:  # noqa: A002

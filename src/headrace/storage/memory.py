@@ -161,7 +161,8 @@ class MemoryEngine(Engine):
         for append in commit.appends:
             log = self._log(append.log)
             append.base = log.next_offset
-            log.append(append.messages)
+            encoded = append.encoded
+            log.append(append.messages if encoded is None else encoded.messages(0, encoded.count))
         for step in commit.steps:
             self._log(step.log).step(step)
         for (table, key), value in commit.puts.items():

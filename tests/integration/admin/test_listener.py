@@ -17,6 +17,7 @@ from headrace.clock import ManualClock
 from headrace.core.access import Access
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Background, Result
+from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from tests.house import House
 from tests.servers import Server
@@ -151,7 +152,7 @@ def _site() -> Site:
     house, clock, engine = House(), ManualClock(), MemoryEngine()
     hosts = Hosts(engine, lambda _: house.broker)
     access = Access(engine, clock, _AtOnce(), hosts)
-    return Site(hosts, access, list, dict, str, clock, "0")
+    return Site(hosts, access, list, dict, str, clock, "0", StagingArea(Path("nowhere"), 0))
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])

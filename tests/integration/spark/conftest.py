@@ -3,13 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import pyarrow as pa
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql import SparkSession
 
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from tests.servers import Server
 from tests.spark_session import session
 
 SECOND = 1_000_000
@@ -58,6 +62,47 @@ class Directory:
         self.engine.commit(commit, told.append)
         self.engine.sync()
         assert told == [None]
+
+
+class Broker:
+    """A running broker, as Spark and AMQP clients see it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+
+    @property
+    def url(self) -> str:
+        return f"http://guest:guest@127.0.0.1:{self.server.http_port}"
+
+    def declare(self, *queues: str, **arguments: object) -> BlockingChannel:
+        channel = self.server.connect().channel()
+        for queue in queues:
+            channel.queue_declare(queue, durable=True, arguments=arguments or None)
+        return channel
+
+    def publish(self, queue: str, count: int, start: int = 0) -> None:
+        """Messages `<queue> <number>`, confirmed."""
+        channel = self.declare(queue)
+        channel.confirm_delivery()
+        for number in range(start, start + count):
+            channel.basic_publish("", queue, f"{queue} {number}".encode())
+
+    def payloads(self, queue: str) -> list[str]:
+        """All messages of a queue, in order, without taking them."""
+        query = {"queue": queue, "columns": "payload"}
+        answer = httpx.get(f"{self.url}/bulk/messages", params=query, timeout=30)
+        assert answer.status_code == 200, answer.text
+        return [value.decode() for value in pa.ipc.open_stream(answer.content).read_all().column("payload").to_pylist()]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    server = Server(tmp_path)
+    server.start()
+    yield Broker(server)
+    server.close_connections()
+    assert server.stop() == 0, server.log()
+    assert "Traceback" not in server.log(), server.log()
 
 
 @pytest.fixture

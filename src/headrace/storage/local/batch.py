@@ -44,33 +44,41 @@ class Staged:
         self.changes: list[Change] = []
         self.operations: list[bytes] = []
 
+    @property
+    def is_encoded(self) -> bool:
+        """Whether some of its messages came encoded."""
+        return any([append.encoded is not None for append in self.commit.appends])
+
 
 @final
 class Rows:
-    """Messages for one log in a batch: rows `start` on of the batch's block."""
+    """Messages for one log in a batch: rows `start` on of a block, which is shared unless they came encoded."""
 
-    __slots__ = ("base", "count", "log", "messages", "start")
+    __slots__ = ("base", "block", "count", "log", "messages", "start")
 
-    def __init__(self, log: LocalLog, base: int, messages: list[Message], start: int, count: int) -> None:
+    def __init__(
+        self, log: LocalLog, base: int, messages: list[Message], start: int, count: int, block: Block | None = None
+    ) -> None:
         self.log = log
         self.base = base
         self.messages = messages
         self.start = start
         self.count = count
+        self.block = block
 
 
 @final
 class Batch:
     """Commits that go into the journal as one record."""
 
-    __slots__ = ("block", "changes", "commits", "operations", "rows")
+    __slots__ = ("blocks", "changes", "commits", "operations", "rows")
 
     def __init__(self, commits: list[Staged]) -> None:
         self.commits = commits
         self.changes: list[Change] = []
         self.operations = b""
         self.rows: list[Rows] = []
-        self.block: Block | None = None
+        self.blocks: list[Block] = []
 
     def runs(self) -> list[Run]:
         return [(rows.log.id, rows.count, rows.base) for rows in self.rows]

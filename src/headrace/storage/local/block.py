@@ -117,6 +117,11 @@ class Block:
         return HEADER_BYTES + len(self.body)
 
     @property
+    def crc(self) -> int:
+        """The checksum of the header's rest and the body."""
+        return int.from_bytes(self.header[4:8], "little")
+
+    @property
     def next(self) -> int:
         """The offset behind the last message."""
         return self.base + self.count
@@ -142,9 +147,7 @@ class Block:
         body = self.body
         sources = self.sources()
         times = self._longs(0, start, stop)
-        if self._payload_at is None:
-            self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
-        at = self._payload_at
+        at = self.payload_bounds()
         low = self.at_payloads
         payloads = [body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
         if not self.columns:
@@ -157,9 +160,7 @@ class Block:
         properties = self._properties(start, stop)
         priority = self.priorities(start, stop)
         expires = self.expires(start, stop)
-        not_before: Sequence[int] = bytes(rows)
-        if self.columns & NOT_BEFORE:
-            not_before = self._longs(self.at_not_before, start, stop)
+        not_before = self.not_before(start, stop)
         return [
             Message(
                 sources[index[i]],
@@ -172,6 +173,35 @@ class Block:
             )
             for i in range(rows)
         ]
+
+    @property
+    def payload_bytes(self) -> int:
+        """All payloads together."""
+        fields: tuple[int, ...] = _HEADER.unpack(self.header)[12:]
+        return fields[0]
+
+    def payload_bounds(self) -> "array[int]":
+        """Where each payload starts among the payloads, and where the last one ends."""
+        if self._payload_at is None:
+            self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
+        return self._payload_at
+
+    def source_index(self) -> "array[int] | None":
+        """Which source each message has; None when all have the first."""
+        return self._ints(self.at_source_index, 0, self.count) if self.columns & SOURCE_INDEX else None
+
+    def not_before(self, start: int, stop: int) -> Sequence[int]:
+        """When each of these rows may be delivered, in microseconds; 0 for at once."""
+        if self.columns & NOT_BEFORE:
+            return self._longs(self.at_not_before, start, stop)
+        return bytes(stop - start)
+
+    def with_expiry(self, expires: "array[int]") -> "Block":
+        """The same messages with these times of expiry."""
+        columns = self.columns | EXPIRES
+        body = b"".join([self.body[: self.at_expires], expires.tobytes(), self.body[self.at_not_before :]])
+        fields = _HEADER.unpack(self.header)
+        return _sealed((fields[2], columns, len(body), *fields[5:]), body)
 
     def expires(self, start: int, stop: int) -> Sequence[int]:
         """When each of these rows expires, in microseconds; 0 for never."""
@@ -257,6 +287,63 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     return _sealed(fields, body)
 
 
+@final
+class Columns:
+    """The columns of a block as bytes; b"" for those that it does not have. Times are microseconds, as stored."""
+
+    __slots__ = (
+        "expires",
+        "not_before",
+        "payload_at",
+        "payloads",
+        "priority",
+        "properties",
+        "properties_at",
+        "source_index",
+    )
+
+    def __init__(self, payload_at: bytes, payloads: bytes) -> None:
+        self.payload_at = payload_at
+        self.payloads = payloads
+        self.expires = b""
+        self.not_before = b""
+        self.source_index = b""
+        self.properties_at = b""
+        self.properties = b""
+        self.priority = b""
+
+
+def assemble_block(count: int, time_us: int, sources: Sequence[Source], columns: Columns) -> Block:
+    """A block of columns that are encoded already, all of the same time. Raises Refused when it cannot be one."""
+    try:
+        table = _encode_sources(dict.fromkeys(sources, 0))
+    except (struct.error, UnicodeEncodeError) as error:
+        raise Refused(f"messages cannot be stored: {error}") from error
+    present = (
+        (EXPIRES, columns.expires),
+        (NOT_BEFORE, columns.not_before),
+        (SOURCE_INDEX, columns.source_index),
+        (PROPERTIES, columns.properties_at),
+        (0, columns.payload_at),
+        (PRIORITY, columns.priority),
+        (0, table),
+        (0, columns.properties),
+        (0, columns.payloads),
+    )
+    parts: list[bytes] = [array("q", [time_us]).tobytes() * count]
+    flags = 0
+    for flag, column in present:
+        if column:
+            flags |= flag
+            _pad(parts, column)
+    body = b"".join(parts)
+    fields = (
+        VERSION, flags, len(body), count, len(sources), 0, time_us, time_us, len(table), len(columns.properties),
+        len(columns.payloads),
+    )  # fmt: skip
+    return _sealed(fields, body)
+
+
 def _encode_times(messages: Sequence[Message], parts: list[bytes]) -> int:
     """The columns of times that few messages have, where any has; returns their flags."""
     columns = 0
@@ -281,9 +368,10 @@ def _sealed(fields: tuple[int, ...], body: bytes) -> Block:
 class BlockHead:
     """What a block's header says of it: its length with the header, and what it holds."""
 
-    __slots__ = ("base", "count", "length", "max_time_us")
+    __slots__ = ("base", "count", "crc", "length", "max_time_us")
 
-    def __init__(self, base: int, count: int, length: int, max_time_us: int) -> None:
+    def __init__(self, base: int, count: int, length: int, max_time_us: int, crc: int) -> None:
+        self.crc = crc
         self.base = base
         self.count = count
         self.length = length
@@ -295,7 +383,7 @@ def decode_head(header: bytes, file: str, position: int) -> BlockHead:
     length = HEADER_BYTES + decode_header(header, file, position)
     fields: tuple[int, ...] = _HEADER.unpack(header)[5:10]
     count, _, base, _, max_time_us = fields
-    return BlockHead(base, count, length, max_time_us)
+    return BlockHead(base, count, length, max_time_us, int.from_bytes(header[4:8], "little"))
 
 
 def decode_header(header: bytes, file: str, position: int) -> int:

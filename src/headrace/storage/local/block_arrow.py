@@ -9,24 +9,28 @@ from headrace.storage.arrow import SCHEMA, columns_of_sources, counting
 from headrace.storage.local.block import EXPIRES, NOT_BEFORE, PRIORITY, PROPERTIES, SOURCE_INDEX, Block
 
 
-def batch_of_block(block: Block, start: int, stop: int, names: Sequence[str] = SCHEMA.names) -> pa.RecordBatch:
-    """The rows `start` up to but not including `stop` of a block, without copying payloads; only the columns named."""
+def batch_of_block(
+    block: Block, start: int, stop: int, names: Sequence[str] = SCHEMA.names, base: int = -1
+) -> pa.RecordBatch:
+    """The rows `start` up to but not including `stop` of a block, without copying payloads; only the columns named.
+
+    `base` is the offset of the first of these rows where the block itself says another.
+    """
     count = block.count
     body = pa.py_buffer(block.body)
     index = None
     if block.columns & SOURCE_INDEX:
         index = pa.Array.from_buffers(pa.int32(), count, [None, body.slice(block.at_source_index, count * 4)])
     columns = columns_of_sources(block.sources(), index, count, names)
+    if "offset" in names:
+        first = block.base if base < 0 else base - start
+        columns["offset"] = counting(first, first + count)
     for name in names:
         if name not in columns:
             columns[name] = _COLUMNS[name](block, body)
     schema = SCHEMA if names is SCHEMA.names else pa.schema([SCHEMA.field(name) for name in names])
     batch = pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
     return batch if stop - start == count else batch.slice(start, stop - start)
-
-
-def _offsets(block: Block, body: pa.Buffer) -> pa.Array:
-    return counting(block.base, block.next)
 
 
 def _timestamps(block: Block, body: pa.Buffer) -> pa.Array:
@@ -58,7 +62,6 @@ def _properties(block: Block, body: pa.Buffer) -> pa.Array:
 
 
 _COLUMNS: Final[dict[str, Callable[[Block, pa.Buffer], pa.Array]]] = {
-    "offset": _offsets,
     "timestamp": _timestamps,
     "payload": _payloads,
     "expires_at": _expiries,

@@ -10,12 +10,13 @@ from typing import final
 
 from headrace.errors import Refused
 from headrace.model import Message
-from headrace.storage.api import Commit, Done, check_name, check_step
+from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import STEP, Batch, Change, Rows, Staged
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
+from headrace.storage.local.encoded import EncodedBlock
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
@@ -80,7 +81,7 @@ class Catalog:
             if log.id == 0:
                 self._create(log, staged)
             append.base = log.staged_next
-            log.staged_next += len(append.messages)
+            log.staged_next += append.count
             staged.appends.append((log, append))
         for step in commit.steps:
             self._stage_step(step, staged)
@@ -106,6 +107,8 @@ class Catalog:
 
     def batch(self, commits: list[Staged]) -> Batch:
         """Put staged commits together, the messages of each log next to each other, and encode them. Raises Refused."""
+        if commits and commits[0].is_encoded:
+            return self._batch_encoded(commits[0])
         batch = Batch(commits)
         by_log: dict[LocalLog, Rows] = {}
         for staged in commits:
@@ -130,13 +133,29 @@ class Catalog:
                 every += rows.messages
             messages = every
         if messages:
-            batch.block = encode_block(batch.rows[0].base if len(batch.rows) == 1 else 0, messages)
+            block = encode_block(batch.rows[0].base if len(batch.rows) == 1 else 0, messages)
+            batch.blocks = [block]
+            for rows in batch.rows:
+                rows.block = block
+        return batch
+
+    def _batch_encoded(self, staged: Staged) -> Batch:
+        """A batch of one commit, with a block for each of its appends. Raises Refused."""
+        batch = Batch([staged])
+        batch.changes += staged.changes
+        batch.operations = b"".join(staged.operations)
+        for log, append in staged.appends:
+            if append.count:
+                block = _block_of(append)
+                messages = block.messages(0, block.count) if block.count < MERGE_ROWS else []
+                batch.blocks.append(block)
+                batch.rows.append(Rows(log, append.base, messages, 0, append.count, block))
         return batch
 
     def replay(self, record: Record) -> Batch:
         """The batch that a record was made of, as far as it can still be applied. Raises ValueError."""
         batch = Batch([])
-        batch.block = record.block
+        batch.blocks = record.blocks
         drops: dict[str, Change] = {}
         for operation in decode_operations(record.operations):
             change = Change(operation.kind)
@@ -151,24 +170,21 @@ class Catalog:
             elif operation.step is not None:
                 self._replay_step(change, operation.step, operation.log_id, operation.group_id)
             batch.changes.append(change)
-        start = 0
-        for log_id, count, base in record.runs:
+        for log_id, count, base, block, start in record.appends():
             messages: list[Message] = []
-            if count < MERGE_ROWS and record.block is not None:
-                messages = record.block.messages(start, start + count)
-            batch.rows.append(Rows(self.logs_by_id[log_id], base, messages, start, count))
-            start += count
+            if count < MERGE_ROWS:
+                messages = block.messages(start, start + count)
+            batch.rows.append(Rows(self.logs_by_id[log_id], base, messages, start, count, block))
         return batch
 
     def apply(self, batch: Batch, seq: int) -> None:
         """Make a batch visible: it is in the journal as record `seq`."""
-        block = batch.block
         for change in batch.changes:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
-        if block is not None:
-            for rows in batch.rows:
-                self.tail_bytes += rows.log.append(rows.base, rows.messages, block, rows.start, rows.count)
+        for rows in batch.rows:
+            if rows.block is not None:
+                self.tail_bytes += rows.log.append(rows.base, rows.messages, rows.block, rows.start, rows.count)
                 self.tails.add(rows.log)
         for change in batch.changes:
             if change.step is not None:
@@ -344,3 +360,13 @@ class Catalog:
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
         self.dirty_groups.discard(group)
+
+
+def _block_of(append: Append) -> Block:
+    """The messages of an append as one block. Raises Refused."""
+    encoded = append.encoded
+    if encoded is None:
+        return encode_block(append.base, append.messages)
+    if isinstance(encoded, EncodedBlock):
+        return encoded.block
+    return encode_block(append.base, encoded.messages(0, encoded.count))

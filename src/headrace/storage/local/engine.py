@@ -160,6 +160,8 @@ class LocalEngine(Engine):
                 self._upkeep.flush(reader.end, checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)
+        if reader.end.seq != checkpoint_position.seq:
+            _log.info("%d commits were recovered from the journal", reader.end.seq - checkpoint_position.seq)
         self._position = reader.end
         self._synced_seq = reader.end.seq
         self._next_seq = reader.end.seq + 1
@@ -216,6 +218,8 @@ class LocalEngine(Engine):
         size = 0
         durable = False
         while self._waiting and (not commits or size + self._waiting[0].commit.size_bytes <= _BATCH_BYTES):
+            if commits and (commits[0].is_encoded or self._waiting[0].is_encoded):
+                break  # what came encoded goes alone: a record has one block for all, or one for each run
             staged = self._waiting.popleft()
             commits.append(staged)
             size += staged.commit.size_bytes
@@ -231,7 +235,7 @@ class LocalEngine(Engine):
 
     def _write(self, batch: Batch, durable: bool) -> None:
         durable = durable or self._sync_wanted
-        write = Write(self._next_seq, batch.operations, batch.runs(), batch.block, durable)
+        write = Write(self._next_seq, batch.operations, batch.runs(), batch.blocks, durable)
         self._next_seq += 1
         self._in_flight.append((write, batch))
         self._writer.write(write)

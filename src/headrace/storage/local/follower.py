@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, NotFound, Unavailable
+from headrace.storage.local.block import HEADER_BYTES as BLOCK_HEADER_BYTES
+from headrace.storage.local.block import decode_head
 from headrace.storage.local.checkpoint import LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
 from headrace.storage.local.journal import HEADER_BYTES, PAGE, Position, decode_header
@@ -23,34 +25,41 @@ from headrace.storage.local.record import (
     DROP_LOG,
     TRUNCATE,
     Record,
+    blocks_length,
     check_version,
     decode_operations,
+    decode_outline,
     decode_record,
     record_length,
     record_seq,
 )
 from headrace.storage.local.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from headrace.storage.local.segment import segment_files, segment_path
-from headrace.storage.local.spans import JOURNAL, SEGMENT, Span, span_blocks
+from headrace.storage.local.spans import BLOCK, JOURNAL, SEGMENT, Span, span_blocks
 
 STRETCH_BYTES: Final = 256 << 10
 """Records that stand next to each other in the journal are one stretch up to this size."""
 
+_OUTLINE_BYTES: Final = 64 << 10
+"""Records that are larger than this are not read whole where that can be avoided."""
 _LOOKS: Final = 5
 """How often a range is looked for whose segments are removed meanwhile."""
 
 
 @final
 class Stretch:
-    """Records of the journal that stand next to each other and all append to one log."""
+    """Records of the journal that stand next to each other and all append to one log, or one block of a large one."""
 
-    __slots__ = ("base", "end", "max_time_us", "next", "path", "seq", "start")
+    __slots__ = ("base", "end", "kind", "max_time_us", "next", "path", "proof", "start")
 
-    def __init__(self, path: str, start: int, end: int, seq: int, base: int, stop: int, max_time_us: int) -> None:
+    def __init__(
+        self, kind: str, path: str, start: int, end: int, proof: int, base: int, stop: int, max_time_us: int
+    ) -> None:
+        self.kind = kind
         self.path = path
         self.start = start
         self.end = end
-        self.seq = seq
+        self.proof = proof
         self.base = base
         self.next = stop
         self.max_time_us = max_time_us
@@ -78,7 +87,7 @@ class Follower:
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         """Raises Unavailable when there is no data directory, and Corrupt when its checkpoint is damaged."""
         self._root = root
-        self._disk = disk or ReadOnlyDisk(Disk())
+        self.disk = self._disk = disk or ReadOnlyDisk(Disk())
         self._files: dict[str, int] = {}
         self._listed_ns = -1
         self._signature: tuple[int, int, int] = (0, 0, 0)
@@ -148,8 +157,8 @@ class Follower:
             spans += self._segment_spans(log, start, min(stop, checkpointed))
         for stretch in log.stretches:
             if stretch.base < stop and stretch.next > start:
-                where = (JOURNAL, stretch.path, stretch.start, stretch.end)
-                spans.append((*where, max(start, stretch.base), min(stop, stretch.next), stretch.seq))
+                where = (stretch.kind, stretch.path, stretch.start, stretch.end)
+                spans.append((*where, max(start, stretch.base), min(stop, stretch.next), stretch.proof))
         for span in spans:
             if span[4] != start:
                 break
@@ -189,8 +198,8 @@ class Follower:
                         yield self._block_span(outline, number, max(base, log.first), min(stop, checkpointed), log.id)
         for stretch in log.stretches:
             if stretch.max_time_us >= timestamp_us and stretch.next > log.first:
-                where = (JOURNAL, stretch.path, stretch.start, stretch.end)
-                yield (*where, max(log.first, stretch.base), stretch.next, stretch.seq)
+                where = (stretch.kind, stretch.path, stretch.start, stretch.end)
+                yield (*where, max(log.first, stretch.base), stretch.next, stretch.proof)
 
     def _log(self, name: str) -> FollowedLog:
         log = self._logs.get(name)
@@ -252,11 +261,36 @@ class Follower:
         length = record_length(head)
         if not length or record_seq(head, 0) != position.seq + 1:
             return None
+        if length > _OUTLINE_BYTES and self._has_record(fd, position.at + length, position.seq + 2):
+            # Records are written one behind the other: one that another follows is whole, and need not be read whole.
+            return self._outline_record(fd, position.at, head, length)
         data = self._disk.read(fd, position.at, length)
         record = decode_record(data, 0)
         if record is None:
             check_version(data, 0, path)
         return record
+
+    def _has_record(self, fd: int, at: int, seq: int) -> bool:
+        head = self._disk.read(fd, at, RECORD_HEADER_BYTES)
+        if not record_length(head):
+            return self._file_of(self._position.index + 1) != "" and self._first_seq(self._position.index + 1) == seq
+        return record_seq(head, 0) == seq
+
+    def _first_seq(self, index: int) -> int:
+        """The number of the first record in the journal file with this index."""
+        fd = self._files[self._file_of(index)]
+        return record_seq(self._disk.read(fd, PAGE, RECORD_HEADER_BYTES), 0)
+
+    def _outline_record(self, fd: int, at: int, head: bytes, length: int) -> Record | None:
+        """What a record appends where, without the messages."""
+        before = length - blocks_length(head)
+        data = self._disk.read(fd, at, before)
+        headers: list[bytes] = []
+        position = at + before
+        while position < at + length:
+            headers.append(self._disk.read(fd, position, BLOCK_HEADER_BYTES))
+            position += decode_head(headers[-1], "the journal", position).length
+        return decode_outline(data, headers, length)
 
     def _file_of(self, index: int) -> str:
         """The path of the journal file with this index, "" when there is none."""
@@ -286,10 +320,18 @@ class Follower:
         for operation in operations:
             if operation.kind == CREATE_LOG:
                 self._by_id[operation.log_id] = FollowedLog(operation.log_id, operation.name, None)
-        for log_id, count, base in record.runs:
+        heads = record.heads
+        block_at = at + record.length - sum([head.length for head in heads])
+        for number, (log_id, count, base) in enumerate(record.runs):
             log = self._by_id.get(log_id)
-            if log is not None:
+            head = heads[0] if len(heads) == 1 else heads[number]
+            if log is not None and len(heads) == 1:
                 _extend(log, path, at, record, base, base + count)
+            elif log is not None:
+                where = (BLOCK, path, block_at, block_at + head.length, head.crc)
+                log.stretches.append(Stretch(*where, base, base + count, head.max_time_us))
+                log.next = base + count
+            block_at += head.length
         for operation in operations:
             if operation.kind == DROP_LOG:
                 dropped = self._by_id.pop(operation.log_id, None)
@@ -360,14 +402,15 @@ class Follower:
 def _extend(log: FollowedLog, path: str, at: int, record: Record, base: int, stop: int) -> None:
     """Note that the record at this position appends these offsets."""
     end = at + record.length
-    max_time_us = record.block.max_time_us if record.block is not None else 0
+    max_time_us = record.heads[0].max_time_us
     last = log.stretches[-1] if log.stretches else None
-    if last is not None and last.path == path and last.end == at and end - last.start <= STRETCH_BYTES:
+    is_next = last is not None and last.kind == JOURNAL and last.path == path and last.end == at
+    if last is not None and is_next and end - last.start <= STRETCH_BYTES:
         last.end = end
         last.next = stop
         last.max_time_us = max(last.max_time_us, max_time_us)
     else:
-        log.stretches.append(Stretch(path, at, end, record.seq, base, stop, max_time_us))
+        log.stretches.append(Stretch(JOURNAL, path, at, end, record.seq, base, stop, max_time_us))
     log.next = stop
 
 

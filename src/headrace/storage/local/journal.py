@@ -115,16 +115,16 @@ class Journal:
         half_full = self._file is None or self._at > self._file.size // 2
         return self._reserve is None or (half_full and not self._spares)
 
-    def write(self, seq: int, operations: bytes, runs: list[Run], block: Block | None, synced: bool) -> Position:
+    def write(self, seq: int, operations: bytes, runs: list[Run], blocks: list[Block], synced: bool) -> Position:
         """Append one record; with `synced`, return when it and all before it would survive a power loss.
 
         An OSError leaves the journal where it was: the next record goes to the same place.
         """
-        parts = encode_record(seq, self.synced_seq, operations, runs, block)
+        parts = encode_record(seq, self.synced_seq, operations, runs, blocks)
         length = sum(map(len, parts))
         if self._file is None or self._at + length > self._file.size:
-            self._roll(seq, length, block is None)
-        elif self._on_reserve and block is not None:
+            self._roll(seq, length, not blocks)
+        elif self._on_reserve and blocks:
             raise OSError(errno.ENOSPC, "the journal's last file is kept for settlements", str(self._directory))
         end = self._at + length
         self._put([self._carry, *parts, ZEROS[: -end % PAGE]], self._at - len(self._carry), synced)

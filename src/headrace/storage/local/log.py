@@ -189,7 +189,11 @@ class LocalLog(Log):
             if self.tail and start >= self.tail[0].base:
                 piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
                 end = min(stop, piece.next)
-                yield batch_of_messages(start, piece.read(start, end))
+                if piece.block is None:
+                    yield batch_of_messages(start, piece.read(start, end))
+                else:
+                    row = piece.start + start - piece.base
+                    yield batch_of_block(piece.block, row, row + end - start, base=start)
             else:
                 block = self._block(start)
                 end = min(stop, block.next)

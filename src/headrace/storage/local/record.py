@@ -3,16 +3,17 @@
 A record is one group of commits, little-endian, padded to a multiple of 8 bytes:
 
      0  4  magic "HRJR"
-     4  4  crc32 of all that follows up to the end of the block's header (the block's own crc32 covers its body)
+     4  4  crc32 of all that follows up to the blocks, and of the blocks' headers (their own crc32 covers their bodies)
      8  8  sequence number: one more than the record before
     16  8  synced: the highest sequence number known to be synced when this record was written
-    24  4  version 1
+    24  4  version: 1, or 2 with more than one block
     28  4  length of the operations in bytes, padding not counted
     32  4  count of runs
-    36  4  length of the block in bytes, header included; 0 when nothing is appended
+    36  4  length of the blocks in bytes, headers included; 0 when nothing is appended
     40     operations, padded to 8
-           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order
-           block (see block.py); its base offset counts only when there is a single run
+           runs, each: log id u32, count u32, base offset u64: whose messages the block holds, in order; in version 2
+           each run is a block of its own
+           blocks (see block.py); their base offsets count only in version 1 with a single run
 
 An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, bytes are a u32 length and the bytes:
 
@@ -49,10 +50,11 @@ from headrace.storage.group_state import (
     Transition,
 )
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import Block
+from headrace.storage.local.block import Block, BlockHead
 
 MAGIC: Final = b"HRJR"
 VERSION: Final = 1
+BLOCKS_VERSION: Final = 2
 HEADER_BYTES: Final = 40
 _HEADER: Final = struct.Struct("<4sIQQIIII")
 _CHECKED: Final = struct.Struct("<QQIIII")
@@ -96,32 +98,68 @@ class Operation:
 
 @final
 class Record:
-    """One journal record, decoded."""
+    """One journal record, decoded: one block for all runs in turn, or one for each."""
 
-    __slots__ = ("block", "length", "operations", "runs", "seq", "synced")
+    __slots__ = ("_heads", "blocks", "length", "operations", "runs", "seq", "synced")
 
     def __init__(
-        self, seq: int, synced: int, operations: bytes, runs: list[Run], block: Block | None, length: int
+        self, seq: int, synced: int, operations: bytes, runs: list[Run], blocks: list[Block], length: int
     ) -> None:
         self.seq = seq
         self.synced = synced
         self.operations = operations
         self.runs = runs
-        self.block = block
+        self.blocks = blocks
         self.length = length
+        self._heads: list[BlockHead] | None = None
+
+    @property
+    def heads(self) -> list[BlockHead]:
+        """What the headers of its blocks say."""
+        if self._heads is None:
+            self._heads = [blocks.decode_head(block.header, "", 0) for block in self.blocks]
+        return self._heads
+
+    def note_heads(self, heads: list[BlockHead]) -> None:
+        """The blocks themselves are not there, only what their headers say."""
+        self._heads = heads
+
+    def appends(self) -> "list[tuple[int, int, int, Block, int]]":
+        """What is appended to which log: log id, count, base offset, and in which block from which row on it stands."""
+        row = 0
+        found: list[tuple[int, int, int, Block, int]] = []
+        for number, (log_id, count, base) in enumerate(self.runs):
+            if len(self.blocks) == 1:
+                found.append((log_id, count, base, self.blocks[0], row))
+            else:
+                found.append((log_id, count, base, self.blocks[number], 0))
+            row += count
+        return found
 
 
-def encode_record(seq: int, synced: int, operations: bytes, runs: Sequence[Run], block: Block | None) -> list[bytes]:
-    """The buffers to write for one group of commits; `runs` are (log id, count, base offset)."""
-    length = 0 if block is None else block.length
-    parts = [_CHECKED.pack(seq, synced, VERSION, len(operations), len(runs), length), operations]
+def encode_record(
+    seq: int, synced: int, operations: bytes, runs: Sequence[Run], blocks: Sequence[Block]
+) -> list[bytes]:
+    """The buffers to write for one group of commits; `runs` are (log id, count, base offset).
+
+    The rows of one block belong to all runs in turn; with several blocks each run has one of its own.
+    """
+    length = sum([block.length for block in blocks])
+    version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
+    parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
     parts.append(bytes(-len(operations) % 8))
     parts += [_RUN.pack(*run) for run in runs]
-    if block is not None:
-        parts.append(block.header)
+    if len(blocks) < 2:
+        parts += [block.header for block in blocks]
+        checked = b"".join(parts)
+        head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+        return [head, *[block.body for block in blocks]]
     checked = b"".join(parts)
-    head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
-    return [head] if block is None else [head, block.body]
+    crc = zlib.crc32(b"".join([block.header for block in blocks]), zlib.crc32(checked))
+    return [
+        MAGIC + crc.to_bytes(4, "little") + checked,
+        *[part for block in blocks for part in (block.header, block.body)],
+    ]
 
 
 def record_length(head: bytes) -> int:
@@ -131,6 +169,26 @@ def record_length(head: bytes) -> int:
     fields: tuple[int, ...] = _HEADER.unpack_from(head)[5:]
     operations_length, run_count, block_length = fields
     return HEADER_BYTES + (operations_length + 7 & ~7) + run_count * _RUN.size + block_length
+
+
+def blocks_length(head: bytes) -> int:
+    """How many of a record's bytes are blocks, by its first HEADER_BYTES."""
+    fields: tuple[int, ...] = _HEADER.unpack_from(head)
+    return fields[7]
+
+
+def decode_outline(data: bytes, headers: Sequence[bytes], length: int) -> Record | None:
+    """A record without the bodies of its blocks: what stands before them, and their headers. None when damaged."""
+    _, crc, seq, synced, version, operations_length, run_count, _ = _HEADER.unpack_from(data)
+    if zlib.crc32(b"".join(headers), zlib.crc32(data[8:])) != crc:
+        return None
+    if version != (VERSION if len(headers) < 2 else BLOCKS_VERSION) or (1 < len(headers) != run_count):
+        return None
+    runs_at = len(data) - run_count * _RUN.size
+    operations = data[HEADER_BYTES : HEADER_BYTES + operations_length]
+    record = Record(seq, synced, operations, list(_RUN.iter_unpack(data[runs_at:])), [], length)
+    record.note_heads([blocks.decode_head(header, "", 0) for header in headers])
+    return record
 
 
 def record_seq(data: bytes, position: int) -> int:
@@ -145,21 +203,35 @@ def decode_record(data: bytes, position: int) -> Record | None:
     _, crc, seq, synced, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
     runs_at = position + HEADER_BYTES + (operations_length + 7 & ~7)
     block_at = runs_at + run_count * _RUN.size
-    checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
     end = block_at + block_length
-    if version != VERSION or end > len(data) or checked_end > end:
+    if version not in (VERSION, BLOCKS_VERSION) or end > len(data):
         return None
-    if zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
+    try:
+        found = _decode_blocks(data, block_at, end)
+    except Corrupt:
         return None
-    block = None
-    if block_length:
-        try:
-            block = blocks.decode_block(data[block_at:checked_end], data[checked_end:end], "", block_at)
-        except Corrupt:
-            return None
+    checked = zlib.crc32(memoryview(data)[position + 8 : block_at])
+    if zlib.crc32(b"".join([block.header for block in found]), checked) != crc:
+        return None
+    if version != (VERSION if len(found) < 2 else BLOCKS_VERSION) or (len(found) > 1 and len(found) != run_count):
+        return None
     operations = data[position + HEADER_BYTES : position + HEADER_BYTES + operations_length]
     runs = list(_RUN.iter_unpack(data[runs_at:block_at]))
-    return Record(seq, synced, operations, runs, block, end - position)
+    return Record(seq, synced, operations, runs, found, end - position)
+
+
+def _decode_blocks(data: bytes, at: int, end: int) -> list[Block]:
+    """The blocks that stand here one behind the other. Raises Corrupt."""
+    found: list[Block] = []
+    while at < end:
+        body_at = at + blocks.HEADER_BYTES
+        header = data[at:body_at]
+        length = blocks.decode_header(header, "", at)
+        if body_at + length > end:
+            raise Corrupt("", at, "the block goes beyond its record")
+        found.append(blocks.decode_block(header, data[body_at : body_at + length], "", at))
+        at = body_at + length
+    return found
 
 
 def check_version(data: bytes, position: int, file: str) -> None:
@@ -172,7 +244,7 @@ def check_version(data: bytes, position: int, file: str) -> None:
     checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
     if checked_end > len(data) or zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
         return
-    if version != VERSION:
+    if version not in (VERSION, BLOCKS_VERSION):
         raise Corrupt(file, position + 24, f"record version {version} is not known to this release; use a newer one")
     if block_length:
         blocks.decode_header(data[block_at:checked_end], file, block_at)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Unavailable
+from headrace.errors import Corrupt, Unavailable
 from headrace.storage.local import block as blocks
 from headrace.storage.local.block import Block, decode_block
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
@@ -16,11 +16,13 @@ from headrace.storage.local.record import Record, check_version, decode_record
 from headrace.storage.local.segment import HEADER_BYTES, check_segment_header
 
 JOURNAL: Final = "journal"
+BLOCK: Final = "block"
+"""One block of a record of several, which holds messages of one log from its first row on."""
 SEGMENT: Final = "segment"
 
 Span = tuple[str, str, int, int, int, int, int]
-"""Where messages stand: journal or segment, path, first byte, byte behind the last, first offset, offset behind the
-last, and what proves that they are still there: the first record's sequence number, or the log's id."""
+"""Where messages stand: journal, block or segment, path, first byte, byte behind the last, first offset, offset behind
+the last, and what proves that they are still there: the first record's number, the block's checksum, the log's id."""
 
 Rows = tuple[int, Block, int, int]
 """The offset of a first message, and the rows of a block that it and those behind it stand in."""
@@ -62,7 +64,21 @@ class SpanReader:
             if first < last:
                 yield first, block, first - block.base, last - block.base
             return
+        if kind == BLOCK:
+            yield self._journal_block(data, span)
+            return
         yield from self._journal_rows(data, span, proof)
+
+    def _journal_block(self, data: bytes, span: Span) -> Rows:
+        _, path, position, _, start, stop, crc = span
+        head, body = data[: blocks.HEADER_BYTES], data[blocks.HEADER_BYTES :]
+        try:
+            block = decode_block(head, body, path, position)
+        except Corrupt as error:
+            raise _used_again(path, position) from error
+        if block.crc != crc or block.count != stop - start:
+            raise _used_again(path, position)
+        return start, block, 0, block.count
 
     def _journal_rows(self, data: bytes, span: Span, seq: int) -> Iterator[Rows]:
         _, path, position, _, start, stop, _ = span
@@ -71,7 +87,7 @@ class SpanReader:
             record = decode_record(data, at)
             if record is None or record.seq != seq:
                 check_version(data, at, path)
-                raise Unavailable(f"{path} was used again: what stood at byte {position + at} is in segments now")
+                raise _used_again(path, position + at)
             for base, block, first, last in _rows_of(record, self._log_id):
                 low, high = max(start, base), min(stop, base + last - first)
                 if low < high:
@@ -92,11 +108,12 @@ class SpanReader:
             check_segment_header(self._disk.read(self._fd, 0, HEADER_BYTES), Path(path), self._log_id)
 
 
+def _used_again(path: str, position: int) -> Unavailable:
+    return Unavailable(f"{path} was used again: what stood at byte {position} is in segments now")
+
+
 def _rows_of(record: Record, log_id: int) -> Iterator[Rows]:
     """The rows that a record appends to a log, with the offset of the first of each."""
-    block = record.block
-    row = 0
-    for run_id, count, base in record.runs:
-        if run_id == log_id and block is not None:
+    for run_id, count, base, block, row in record.appends():
+        if run_id == log_id:
             yield base, block, row, row + count
-        row += count

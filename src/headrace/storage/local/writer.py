@@ -17,13 +17,13 @@ _SYNC_WITHIN_US: Final = 1_000_000
 class Write:
     """One record for the journal; afterwards `position` says where it ended, or `error` why it was not written."""
 
-    __slots__ = ("block", "durable", "error", "operations", "position", "runs", "seq", "skipped")
+    __slots__ = ("blocks", "durable", "error", "operations", "position", "runs", "seq", "skipped")
 
-    def __init__(self, seq: int, operations: bytes, runs: list[Run], block: Block | None, durable: bool) -> None:
+    def __init__(self, seq: int, operations: bytes, runs: list[Run], blocks: list[Block], durable: bool) -> None:
         self.seq = seq
         self.operations = operations
         self.runs = runs
-        self.block = block
+        self.blocks = blocks
         self.durable = durable
         self.position: Position | None = None
         self.error: OSError | None = None
@@ -147,7 +147,7 @@ class Writer:
     def _put(self, job: Write) -> None:
         try:
             with self._busy:
-                job.position = self._journal.write(job.seq, job.operations, job.runs, job.block, job.durable)
+                job.position = self._journal.write(job.seq, job.operations, job.runs, job.blocks, job.durable)
         except OSError as error:
             job.error = error
 

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt, NotFound, Unavailable
+from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_arrow import batch_of_block
+from headrace.storage.local.encoded import encoded
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.spans import SpanReader
@@ -25,7 +28,8 @@ def read(follower: Follower, name: str = "orders", start: int = 0, stop: int = 1
     found: list[tuple[int, bytes]] = []
     for span in follower.spans(name, start, stop):
         for base, block, first, last in reader.rows(span):
-            found += enumerate([message.payload for message in block.messages(first, last)], base)
+            batch = batch_of_block(block, first, last, ["offset", "payload"], base)
+            found += zip(batch.column("offset").to_pylist(), batch.column("payload").to_pylist(), strict=True)
     reader.close()
     return found
 
@@ -56,6 +60,27 @@ def test_several_logs_in_one_record_are_told_apart(tmp_path: Path) -> None:
         assert read(follower, "a") == [(0, b"a0"), (1, b"a1")]
         assert read(follower, "b") == [(0, b"b0")]
         assert follower.names() == ["a", "b"]
+
+
+def test_large_commits_of_several_blocks_are_spans_of_a_block_each_that_are_never_mistaken(tmp_path: Path) -> None:
+    with Bench(tmp_path, RECYCLING) as bench:
+        append(bench, 3)
+        blocks = [encoded(encode_block(0, many(100, f"{number} "))) for number in range(4)]
+        bench.store(*[lambda commit, rows=rows: commit.append_encoded("orders", rows) for rows in blocks])
+        follower = Follower(tmp_path)
+        expected = [b"order 0 ", b"order 1 ", b"order 2 "]
+        expected += [message.payload for number in range(4) for message in many(100, f"{number} ")]
+        spans = follower.spans("orders", 0, 403)
+        assert [(span[4], span[5]) for span in spans] == [(0, 3), (3, 103), (103, 203), (203, 303), (303, 403)]
+        assert read(follower) == list(enumerate(expected))
+
+        for _ in range(60):
+            append(bench, 40, "other ", "others", 100)
+
+        with pytest.raises(Unavailable, match="used again"):
+            [*SpanReader(follower.log_id("orders")).rows(spans[1])]
+        follower.refresh()
+        assert read(follower) == list(enumerate(expected))
 
 
 def test_every_message_is_seen_once_through_flushes_checkpoints_and_recycled_journal_files(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ from tests.workbench import all_values, many
 
 OPERATIONS = encode_create_log(1, "orders") + encode_truncate(1, 5)
 BLOCK = encode_block(3, many(4))
-WITH_BLOCK = b"".join(encode_record(9, 8, OPERATIONS, [(1, 3, 3), (2, 1, 70)], BLOCK))
-WITHOUT_BLOCK = b"".join(encode_record(10, 9, OPERATIONS, [], None))
+WITH_BLOCK = b"".join(encode_record(9, 8, OPERATIONS, [(1, 3, 3), (2, 1, 70)], [BLOCK]))
+WITHOUT_BLOCK = b"".join(encode_record(10, 9, OPERATIONS, [], []))
 
 
 def test_a_record_comes_back_as_it_was() -> None:
@@ -50,15 +50,15 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert record is not None
     assert (record.seq, record.synced, record.length) == (9, 8, len(WITH_BLOCK))
     assert (record.operations, record.runs) == (OPERATIONS, [(1, 3, 3), (2, 1, 70)])
-    assert record.block is not None
-    assert all_values(record.block.messages(0, 4)) == all_values(many(4))
+    (block,) = record.blocks
+    assert all_values(block.messages(0, 4)) == all_values(many(4))
 
 
 def test_a_record_without_messages_has_no_block() -> None:
     record = decode_record(WITHOUT_BLOCK, 0)
 
     assert record is not None
-    assert (record.block, record.runs, record.operations) == (None, [], OPERATIONS)
+    assert (record.blocks, record.runs, record.operations) == ([], [], OPERATIONS)
 
 
 def test_records_stand_one_behind_the_other_at_multiples_of_eight() -> None:

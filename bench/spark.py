@@ -1,0 +1,266 @@
+"""How fast Spark reads and writes queues: against Parquet, against a Python source of tuples, through a running broker.
+
+    python bench/spark.py [--messages 1000000] [--rounds 3]
+
+All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
+this process, its JVM and all their Python workers.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.spark.java import ensure_java
+from headrace.storage.local.follower import Follower
+from headrace.storage.local.spans import span_blocks
+
+PAYLOAD_BYTES = 200
+LATENCY_ROUNDS = 12
+
+
+class Contest:
+    """Things that are measured in turn; `report` prints them beside each other."""
+
+    def __init__(self, title: str, messages: int) -> None:
+        self._title = title
+        self._messages = messages
+        self._contenders: dict[str, Callable[[], None]] = {}
+        self.wall: dict[str, list[float]] = {}
+        self.cpu: dict[str, list[float]] = {}
+
+    def add(self, name: str, run: Callable[[], None]) -> None:
+        self._contenders[name] = run
+        self.wall[name] = []
+        self.cpu[name] = []
+
+    def run(self, rounds: int) -> None:
+        for number in range(rounds + 1):  # the first warms up
+            for name, run in self._contenders.items():
+                cpu, start = _cpu_seconds(), time.perf_counter()
+                run()
+                if number:
+                    self.wall[name].append(time.perf_counter() - start)
+                    self.cpu[name].append(_cpu_seconds() - cpu)
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.wall[name])
+
+    def report(self) -> None:
+        print(f"\n{self._title}")
+        for name, times in self.wall.items():
+            median = statistics.median(times)
+            cpu = statistics.median(self.cpu[name]) / self._messages * 1e6
+            spread = f"{min(times):.2f} to {max(times):.2f} s"
+            print(f"  {name:<34} {self._messages / median:>12,.0f} rows/s   {spread:<18} {cpu:.2f} us CPU a row")
+
+
+def ratio(text: str, found: float, wanted: float) -> None:
+    print(f"  {text}: {found:.2f} ({'at least' if wanted else ''} {wanted:.1f} wanted)")
+
+
+class TupleSource(DataSource):
+    """What a Python source costs that yields a tuple for each message."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tuples"
+
+    def schema(self) -> str:
+        return (
+            "queue STRING, offset BIGINT, timestamp TIMESTAMP, topic STRING, routing_key STRING, payload BINARY, "
+            "expires_at TIMESTAMP, priority INT, content_type STRING"
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return TupleReader(self.options["path"])
+
+
+class TupleReader(DataSourceReader):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(part) for part in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        follower = Follower(Path(self._path))
+        first, following = follower.bounds("orders")
+        middle = (first + following) // 2
+        start, stop = (first, middle) if partition.value == 0 else (middle, following)
+        log_id = follower.log_id("orders")
+        for span in follower.spans("orders", start, stop):
+            for base, block, low, high in span_blocks(span, log_id, follower.disk):
+                for offset, message in enumerate(block.messages(low, high), base):
+                    topic = message.source.topic
+                    time = datetime.fromtimestamp(message.timestamp_us / 1e6, UTC)
+                    yield "orders", offset, time, topic, topic, message.payload, None, message.priority, None
+
+
+class Broker:
+    """A `headrace serve` of our own."""
+
+    def __init__(self, folder: Path) -> None:
+        ready = folder / "ready.json"
+        self.data = folder / "data"
+        command = [sys.executable, "-m", "headrace", "serve", "--data", str(self.data), "--ready-file", str(ready)]
+        ports = [word for name in ("amqp", "mqtt", "ws", "http") for word in (f"--{name}", "0")]
+        self._process = subprocess.Popen([*command, *ports], stdout=subprocess.DEVNULL)
+        while not ready.exists():
+            time.sleep(0.05)
+        self.url = f"http://guest:guest@127.0.0.1:{json.loads(ready.read_text())['ports']['http']}"
+
+    def declare(self, queue: str) -> None:
+        body = {"durable": True, "auto_delete": False, "arguments": {}}
+        httpx.put(f"{self.url}/api/queues/%2F/{queue}", json=body).raise_for_status()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+
+
+def _cpu_seconds() -> float:
+    """What this process and everything below it has used so far."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pid = int(stat.parent.name)
+        children.setdefault(int(fields[1]), []).append(pid)
+        used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total, ahead = 0.0, [os.getpid()]
+    while ahead:
+        pid = ahead.pop()
+        total += used.get(pid, 0.0)
+        ahead += children.get(pid, [])
+    return total
+
+
+def _session(folder: Path) -> SparkSession:
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_CONF_DIR"] = str(folder)
+    (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "2g")
+    manager = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    builder = builder.config("spark.sql.streaming.checkpointFileManagerClass", manager)
+    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+
+
+def _consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _read(spark: SparkSession, url: str) -> DataFrame:
+    return spark.read.format("headrace").option("url", url).load("orders")
+
+
+def _stream(spark: SparkSession, url: str, checkpoint: Path) -> None:
+    frame = spark.readStream.format("headrace").option("url", url).load("orders")
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def _write(source: DataFrame, url: str, queue: str) -> None:
+    source.write.format("headrace").option("url", url).mode("append").save(queue)
+
+
+def bench_write(spark: SparkSession, broker: Broker, folder: Path, messages: int, rounds: int) -> None:
+    broker.declare("orders")
+    broker.declare("sink")
+    source = str(folder / "source.parquet")
+    text = f"CAST(rpad(CAST(id AS STRING), {PAYLOAD_BYTES}, 'x') AS BINARY) AS payload"
+    spark.range(messages).selectExpr(text).write.parquet(source)
+    frame = spark.read.parquet(source)
+    _write(frame, broker.url, "orders")
+    contest = Contest(f"Writing {messages:,} messages of {PAYLOAD_BYTES} B into a durable queue", messages)
+    contest.add("headrace, through a running broker", lambda: _write(frame, broker.url, "sink"))
+    contest.add("parquet", lambda: frame.write.mode("overwrite").parquet(str(folder / "copy.parquet")))
+    contest.run(rounds)
+    contest.report()
+    ratio("rows/s / 100,000", messages / contest.median("headrace, through a running broker") / 100_000, 1.0)
+
+
+def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int, rounds: int) -> None:
+    url = str(broker.data)
+    parquet = str(folder / "orders.parquet")
+    _read(spark, url).write.option("compression", "none").parquet(parquet)
+    spark.dataSource.register(TupleSource)
+    contest = Contest(f"Reading {messages:,} messages of {PAYLOAD_BYTES} B, all columns", messages)
+    checkpoints = iter(range(1000))
+    contest.add("parquet, uncompressed", lambda: _consume(spark.read.parquet(parquet)))
+    contest.add("headrace, data directory", lambda: _consume(_read(spark, url)))
+    contest.add("headrace, through the broker", lambda: _consume(_read(spark, broker.url)))
+    contest.add("headrace, stream from directory", lambda: _stream(spark, url, folder / f"cp{next(checkpoints)}"))
+    contest.add("a source of tuples", lambda: _consume(spark.read.format("tuples").load(url)))
+    contest.run(rounds)
+    contest.report()
+    own = contest.median("headrace, data directory")
+    ratio("of parquet's rate", contest.median("parquet, uncompressed") / own, 0.5)
+    ratio("of the tuples' rate", contest.median("a source of tuples") / own, 4.0)
+    ratio("catching up as a stream, of the batch rate", own / contest.median("headrace, stream from directory"), 0.6)
+    ratio("through the broker, of the directory's rate", own / contest.median("headrace, through the broker"), 0.0)
+
+
+def bench_latency(spark: SparkSession, broker: Broker, folder: Path) -> None:
+    """The duration of micro-batches of one row, against those of Spark's own rate source."""
+    rate = spark.readStream.format("rate").option("rowsPerSecond", "1").load()
+    own = spark.readStream.format("headrace").option("url", str(broker.data)).option("startingOffsets", "latest")
+    durations: dict[str, float] = {}
+    for name, frame in (("rate", rate), ("headrace", own.load("sink"))):
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder / f"latency-{name}"))
+        query = writer.start()
+        found: list[int] = []
+        deadline = time.monotonic() + 120
+        while len(found) < LATENCY_ROUNDS and time.monotonic() < deadline:
+            if name == "headrace":
+                body = {"topic": "$queue/sink", "payload": "eA==", "qos": 1}
+                httpx.post(f"{broker.url}/publish", json=body).raise_for_status()
+            time.sleep(1.0)
+            found = [each.batchDuration for each in query.recentProgress if each.numInputRows == 1]
+        query.stop()
+        durations[name] = statistics.median(found[2:])
+    print("\nA micro-batch of one row to the same sink")
+    for name, duration in durations.items():
+        print(f"  {name:<34} {duration:.0f} ms")
+    print(f"  headrace / rate: {durations['headrace'] / durations['rate']:.2f} (at most 1.5 wanted)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        spark = _session(folder)
+        broker = Broker(folder)
+        try:
+            bench_write(spark, broker, folder, arguments.messages, arguments.rounds)
+            bench_read(spark, broker, folder, arguments.messages, arguments.rounds)
+            bench_latency(spark, broker, folder)
+        finally:
+            spark.stop()
+            broker.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Which transactions were committed: so that one that comes again is stored once, also after a restart. No messages.
+
+A transaction with numbers (a streaming query: one id, batch after batch) is remembered by its highest number for good;
+one without is remembered for a week.
+"""
+
+import json
+from typing import Final, final
+
+from headrace.core.topology import scoped
+from headrace.core.turn import Turn
+from headrace.errors import PreconditionFailed
+from headrace.storage.api import TRANSACTIONS, Engine
+
+ONCE: Final = -1
+"""The number of a transaction that has none."""
+_KEPT_US: Final = 7 * 86_400 * 1_000_000
+_SWEEP_US: Final = 3_600 * 1_000_000
+
+
+@final
+class Ledger:
+    """The committed transactions of one virtual host."""
+
+    def __init__(self, engine: Engine, host: str) -> None:
+        self._engine = engine
+        self._host = host
+        self._under_way: set[str] = set()
+        self._swept_us = 0
+
+    def rows_of(self, transaction: str, sequence: int) -> int:
+        """How many messages the transaction stored; -1 when it was not committed. A later number proves an earlier."""
+        entry = self._entry(transaction)
+        if entry is None or int(str(entry["sequence"])) < sequence:
+            return -1
+        return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
+
+    def is_under_way(self, transaction: str) -> bool:
+        return transaction in self._under_way
+
+    def note(self, turn: Turn, transaction: str, sequence: int, rows: int, now_us: int) -> None:
+        """Have it remembered with the commit that this turn becomes. Raises PreconditionFailed when it is under way."""
+        if transaction in self._under_way:
+            raise PreconditionFailed(f"transaction {transaction!r} is being committed already; ask again later")
+        self._under_way.add(transaction)
+        entry = {"sequence": sequence, "rows": rows, "at": now_us}
+        turn.durable.put(TRANSACTIONS, self._key(transaction), json.dumps(entry, separators=(",", ":")).encode())
+        if now_us - self._swept_us > _SWEEP_US:
+            self._swept_us = now_us
+            self._sweep(turn, now_us)
+
+    def settle(self, transaction: str) -> None:
+        """Its commit is over, one way or the other."""
+        self._under_way.discard(transaction)
+
+    def _entry(self, transaction: str) -> dict[str, object] | None:
+        value = self._engine.get(TRANSACTIONS, self._key(transaction))
+        return None if value is None else dict(json.loads(value))
+
+    def _sweep(self, turn: Turn, now_us: int) -> None:
+        """Forget those that nobody will ask for again."""
+        prefix = self._key("")
+        for key, value in list(self._engine.items(TRANSACTIONS)):
+            entry = json.loads(value)
+            if key.startswith(prefix) and entry["sequence"] == ONCE and entry["at"] < now_us - _KEPT_US:
+                turn.durable.delete(TRANSACTIONS, key)
+
+    def _key(self, transaction: str) -> bytes:
+        return scoped(self._host, "transaction " + transaction).encode()

@@ -1,0 +1,113 @@
+"""Queues of a running broker, read through its bulk endpoints. No files."""
+
+import http.client
+import time
+from collections.abc import Iterator
+from typing import Final, final
+
+import pyarrow as pa
+
+from headrace.errors import NotFound, Truncated, Unavailable
+from headrace.spark.client import Client
+from headrace.spark.loss import check_loss
+from headrace.spark.options import ReadOptions
+from headrace.spark.place import Piece, Place, QueuePartition
+
+_LOOK_SECONDS: Final = 0.02
+"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often."""
+_BREAKS: Final = 20
+"""How often the reading of one partition may be cut short and go on."""
+
+
+@final
+class BrokerPlace(Place):
+    """The queues of one virtual host of a broker."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.server is not None
+        self._options = options
+        self._client = Client(options.server)
+        self._queues: dict[str, tuple[int, int, int]] = {}
+        self._looked = -1.0
+
+    def __str__(self) -> str:
+        return f"virtual host {self._options.vhost!r} of {self._client}"
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        if self._looked >= 0 and now - self._looked < _LOOK_SECONDS:
+            return
+        query = [("name", name) for name in self._options.queues]
+        found = self._client.json("GET", "/bulk/queues", query)["queues"]
+        if not isinstance(found, dict):
+            raise Unavailable(f"{self} does not say which queues it has: is it a Headrace broker?")
+        self._queues = {name: (each["first"], each["next"], each["bytes"]) for name, each in found.items()}
+        self._looked = now
+
+    def names(self) -> list[str]:
+        if self._looked < 0:
+            self.refresh()
+        return list(self._queues)
+
+    def bounds(self, queue: str) -> tuple[int, int]:
+        if queue not in self.names():
+            raise NotFound(f"there is no queue {queue!r} in {self}, or {self._user()} may not read it")
+        first, following, _ = self._queues[queue]
+        return first, following
+
+    def find(self, queue: str, timestamp_us: int) -> int:
+        query: dict[str, str | int] = {"queue": queue, "timestamp": max(0, timestamp_us)}
+        return int(str(self._client.json("GET", "/bulk/offset", query)["offset"]))
+
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+        first, following = self.bounds(queue)
+        if start >= stop:
+            return []
+        per_message = max(1, self._queues[queue][2] // max(1, following - first))
+        rows = max(1, most_bytes // per_message)
+        return [
+            Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
+            for at in range(start, stop, rows)
+        ]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def report(self, positions: dict[str, int]) -> None:
+        for queue, offset in positions.items():
+            query: dict[str, str | int] = {"queue": queue, "group": self._options.consumer_group, "offset": offset}
+            self._client.json("PUT", "/bulk/progress", query)
+
+    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        names = list(partition.schema.names)
+        wanted = list(dict.fromkeys(["offset", *names, *partition.filters.columns]))
+        at = partition.start
+        for _ in range(_BREAKS):
+            try:
+                for batch in self._stream(partition, at, wanted):
+                    following = batch.column("offset")[-1].as_py() + 1
+                    rows = partition.filters.rows(batch)
+                    if rows.num_rows:
+                        arrays = [rows.column(name) for name in names]
+                        yield pa.RecordBatch.from_arrays(arrays, schema=partition.schema)
+                    at = following
+                if at >= partition.stop:
+                    return
+            except (OSError, http.client.HTTPException, pa.ArrowInvalid):
+                self._client.close()  # it was cut short: go on where it ended
+            except Truncated:
+                self._looked = -1.0
+                at = check_loss(self._options, partition.queue, at, self.bounds(partition.queue)[0])
+        raise Unavailable(f"queue {partition.queue!r} of {self} could not be read from offset {at} on; try again")
+
+    def _stream(self, partition: QueuePartition, start: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        query: dict[str, str | int] = {
+            "queue": partition.queue, "from": start, "to": partition.stop, "columns": ",".join(columns),
+        }  # fmt: skip
+        with self._client.open("/bulk/messages", query) as response, pa.ipc.open_stream(response) as reader:
+            yield from reader
+            response.read()  # to the very end, so that the connection can be used again
+
+    def _user(self) -> str:
+        assert self._options.server is not None
+        return f"user {self._options.server.user!r}"

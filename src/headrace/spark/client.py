@@ -1,0 +1,117 @@
+"""The broker's bulk endpoints, as a task or the driver calls them: logins, retries, errors. No Spark, no Arrow.
+
+Every call may be made again: reading changes nothing, a part that is written twice is kept once, a commit has an id. So
+a broker that restarts is waited for.
+"""
+
+import base64
+import http.client
+import json
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar, final
+from urllib.parse import quote, urlencode
+
+from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Truncated, Unavailable
+from headrace.spark.options import Server
+
+PATIENCE_SECONDS: Final = 90.0
+"""How long a broker that does not answer is tried again."""
+TIMEOUT_SECONDS: Final = 120.0
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 3.0
+
+Result = TypeVar("Result")
+Query = Mapping[str, str | int] | Sequence[tuple[str, str | int]]
+
+
+@final
+class Client:
+    """One connection to one broker, opened when it is needed and again when it broke."""
+
+    def __init__(self, server: Server, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._server = server
+        self._patience_seconds = patience_seconds
+        self._connection: http.client.HTTPConnection | None = None
+        login = base64.b64encode(f"{server.user}:{server.password}".encode()).decode()
+        self._headers = {"authorization": f"Basic {login}", "x-requested-with": "headrace"}
+
+    def __str__(self) -> str:
+        scheme = "https" if self._server.tls else "http"
+        return f"{scheme}://{self._server.host}:{self._server.port}"
+
+    def json(self, method: str, path: str, query: Query, body: object = None) -> dict[str, object]:
+        """Call and read the answer. Raises Refused and its kinds, and Unavailable when the broker cannot be reached."""
+        raw = None if body is None else json.dumps(body).encode()
+        answer = json.loads(self.send(method, path, query, raw))
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{self} answered {answer!r}: is it a Headrace broker?")
+        return answer
+
+    def send(self, method: str, path: str, query: Query, body: bytes | None = None) -> bytes:
+        """The same with bytes for bytes."""
+        return self._patiently(lambda: self._exchange(method, path, query, body).read())
+
+    def open(self, path: str, query: Query) -> http.client.HTTPResponse:
+        """An answer to be read bit by bit; a connection that breaks meanwhile is the reader's to deal with."""
+        return self._patiently(lambda: self._exchange("GET", path, query, None))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _patiently(self, call: Callable[[], Result]) -> Result:
+        deadline = time.monotonic() + self._patience_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return call()
+            except (OSError, http.client.HTTPException, _Busy) as error:
+                self.close()
+                if time.monotonic() + pause > deadline:
+                    raise Unavailable(
+                        f"the broker at {self} cannot be reached: {error or type(error).__name__}; "
+                        f"start it, or correct option url"
+                    ) from error
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _exchange(self, method: str, path: str, query: Query, body: bytes | None) -> http.client.HTTPResponse:
+        pairs = [*(query.items() if isinstance(query, Mapping) else query), ("vhost", self._server.vhost)]
+        if self._connection is None:
+            self._connection = self._connect()
+        self._connection.request(method, f"{quote(path, safe='/%')}?{urlencode(pairs)}", body, self._headers)
+        response = self._connection.getresponse()
+        if response.status >= 300:
+            raise self._problem(response.status, response.read())
+        return response
+
+    def _connect(self) -> http.client.HTTPConnection:
+        server = self._server
+        if server.tls:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(server.host, server.port, timeout=TIMEOUT_SECONDS, context=context)
+        return http.client.HTTPConnection(server.host, server.port, timeout=TIMEOUT_SECONDS)
+
+    def _problem(self, status: int, body: bytes) -> Exception:
+        try:
+            said = json.loads(body)
+            error, reason = str(said["error"]), str(said["reason"])
+        except (ValueError, KeyError, TypeError):
+            error, reason = "", body[:200].decode(errors="replace")
+        text = f"{reason} (the broker at {self})"
+        if error == "truncated":
+            return Truncated(text)
+        if status == 401:
+            return AccessRefused(f"{text}: check options user and password")
+        kinds: dict[int, type[HeadraceError]] = {403: AccessRefused, 404: NotFound, 413: TooLarge}
+        if status in (429, 503):
+            return _Busy(text)
+        return kinds.get(status, Refused if status < 500 else Unavailable)(text)
+
+
+class _Busy(Exception):
+    """The broker asks to be asked again later."""

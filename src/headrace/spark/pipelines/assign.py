@@ -1,0 +1,172 @@
+"""Pipeline `assign`: every message of a log to each queue whose filter it matches, exactly once, in one commit a batch.
+
+Tasks match and stage in one go, so that a payload crosses from Spark to Python once; the driver commits what they
+staged under the pipeline's id and the number of the batch.
+"""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.errors import BadExpression, Refused
+from headrace.selector import parse
+from headrace.spark.client import Client
+from headrace.spark.options import Server, write_options
+from headrace.spark.pipelines.endpoint import Endpoint
+from headrace.spark.pipelines.predicates import PredicateSet, check_columns
+from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
+from headrace.spark.pipelines.sql import trigger
+from headrace.spark.pipelines.state import open_state
+
+MAX_BYTES: Final = "64m"
+"""The most that is assigned in one batch: all of it, as often as it matches, is one commit of the broker."""
+PART_BYTES: Final = 16 << 20
+COLUMNS: Final = ("queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority",
+                  "content_type", "headers")  # fmt: skip
+Filters = tuple[tuple[str, str], ...]
+"""Queues and their filters, in the order of the queues' names."""
+
+
+@dataclass(frozen=True)
+class AssignSettings:
+    """What a pipeline `assign` does."""
+
+    name: str
+    endpoint: Endpoint
+    queues: str
+    """The log that is read: a queue's name, several with commas between, or a pattern."""
+    filters: Filters
+    state: Path
+    starting: str = "earliest"
+    once: bool = False
+    every: str = ""
+    max_bytes: str = MAX_BYTES
+
+
+def read_filters(said: Mapping[str, str]) -> Filters:
+    """Filters by queue, checked. Raises Refused with the queue whose filter is wrong."""
+    if not said:
+        raise Refused("there are no filters: write QUEUE: EXPRESSION for each queue")
+    for queue, text in said.items():
+        try:
+            check_columns(parse(text))
+        except BadExpression as error:
+            raise Refused(f"the filter of queue {queue!r}: {error}") from error
+        except Refused as error:
+            raise Refused(f"queue {queue!r}: {error}") from error
+    return tuple(sorted(said.items()))
+
+
+def run_assign(spark: SparkSession, settings: AssignSettings, tell: Tell = say_nothing) -> Progress:
+    """Assign what is there now, or for good. Raises Refused when that cannot be done."""
+    return wait([start_assign(spark, settings)], tell)[0]
+
+
+def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
+    """Start assigning and return. Filters may change between runs: a message is assigned by those of its run."""
+    if not settings.endpoint.is_broker:
+        raise Refused(f"pipeline {settings.name!r}: {settings.endpoint.url} is no broker; assigning needs one")
+    state = open_state(settings.state, settings.name, {"kind": "assign", "from": settings.queues})
+    server = write_options({**settings.endpoint.options, "path": settings.filters[0][0]}).server
+    options = {
+        "includeHeaders": "true", "startingOffsets": settings.starting, "maxBytesPerTrigger": settings.max_bytes,
+    }  # fmt: skip
+    transaction = f"assign-{state.id}"
+    stage = Stage(server, transaction, settings.filters)
+
+    def assign(frame: DataFrame, batch: int) -> None:
+        staged = frame.select(*COLUMNS).mapInArrow(stage, "part STRING, rows BIGINT").collect()
+        client = Client(server)
+        try:
+            body = {"parts": [row.part for row in staged], "sequence": batch}
+            client.json("POST", f"/bulk/transactions/{transaction}/commit", {}, body)
+        finally:
+            client.close()
+
+    try:
+        frame = settings.endpoint.stream(spark, settings.queues, **options)
+        writer = frame.writeStream.queryName(settings.name).option("checkpointLocation", state.checkpoint)
+        query = trigger(writer.foreachBatch(assign), settings.once, settings.every).start()
+    except PySparkException as error:
+        raise Refused(f"pipeline {settings.name!r}: {reason_of(error)}") from error
+    return Watch(settings.name, query)
+
+
+@final
+class Stage:
+    """What a task does: match its messages, stage a copy for every queue, and say which parts it wrote."""
+
+    def __init__(self, server: Server, transaction: str, filters: Filters) -> None:
+        self._server = server
+        self._transaction = transaction
+        self._filters = filters
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        predicates = PredicateSet([parse(text) for _, text in self._filters])
+        queues = pa.array([queue for queue, _ in self._filters], pa.string())
+        client = Client(self._server)
+        context = TaskContext.get()
+        # No other attempt ever writes under this name.
+        name = f"p{context.partitionId() if context is not None else 0}-{uuid.uuid4().hex}"
+        waiting: list[pa.RecordBatch] = []
+        parts: list[tuple[str, int]] = []
+        try:
+            for batch in batches:
+                waiting += _assigned(batch, predicates, queues)
+                if sum(each.nbytes for each in waiting) >= PART_BYTES:
+                    parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
+                    waiting = []
+            if waiting:
+                parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
+        finally:
+            client.close()
+        names, rows = [part for part, _ in parts], [count for _, count in parts]
+        yield pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(rows, pa.int64())], ["part", "rows"])
+
+    def _put(self, client: Client, part: str, batches: Sequence[pa.RecordBatch]) -> tuple[str, int]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        path = f"/bulk/transactions/{self._transaction}/parts/{part}"
+        client.send("PUT", path, {"queues": "queue"}, bytes(memoryview(sink.getvalue())))
+        return part, sum(batch.num_rows for batch in batches)
+
+
+def _assigned(batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array) -> list[pa.RecordBatch]:
+    """The messages as often as they match, each with its queue, in pieces of moderate size."""
+    rows, numbers = predicates.matches(batch)
+    if not len(rows):
+        return []
+    per_row = max(1, batch.nbytes // batch.num_rows)
+    step = max(1, (PART_BYTES // 2) // per_row)
+    return [
+        _copies(batch, pa.array(rows[at : at + step]), queues.take(pa.array(numbers[at : at + step])))
+        for at in range(0, len(rows), step)
+    ]
+
+
+def _copies(batch: pa.RecordBatch, rows: pa.Array, queues: pa.Array) -> pa.RecordBatch:
+    chosen = batch.select(["payload", "topic", "headers", "content_type", "priority", "expires_at"]).take(rows)
+    columns = {name: chosen.column(name) for name in chosen.schema.names}
+    expires_at = columns.pop("expires_at")
+    if expires_at.null_count < len(expires_at):
+        columns["expires_in_ms"] = _remaining_ms(expires_at)
+    else:
+        columns["expires_in_ms"] = pa.nulls(len(rows), pa.int64())
+    return pa.RecordBatch.from_arrays([queues, *columns.values()], ["queue", *columns])
+
+
+def _remaining_ms(expires_at: pa.Array) -> pa.Array:
+    """How long messages still live; what has expired meanwhile lives a millisecond more."""
+    left = pc.subtract(expires_at.cast(pa.int64()), pa.scalar(time.time_ns() // 1000))
+    return pc.max_element_wise(pc.divide(left, pa.scalar(1000)), pa.scalar(1), skip_nulls=False)

@@ -1,0 +1,35 @@
+"""Where a pipeline reads and writes: a broker or a data directory, as options of the data source. No queries."""
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = "headrace"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A broker's HTTP address, or a data directory that is only read."""
+
+    url: str
+    vhost: str = "/"
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def is_broker(self) -> bool:
+        return self.url.startswith(("http://", "https://"))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that all reads and writes have in common."""
+        said = {"url": self.url, "vhost": self.vhost, "user": self.user, "password": self.password}
+        return {name: value for name, value in said.items() if value}
+
+    def read(self, spark: SparkSession, queues: str, **options: str) -> DataFrame:
+        """The messages of these queues as a table."""
+        return spark.read.format(FORMAT).options(**self.options, **options).load(queues)
+
+    def stream(self, spark: SparkSession, queues: str, **options: str) -> DataFrame:
+        """The messages of these queues as a stream."""
+        return spark.readStream.format(FORMAT).options(**self.options, **options).load(queues)

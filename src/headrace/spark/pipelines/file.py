@@ -1,0 +1,245 @@
+"""Pipelines in a YAML file, under `pipelines:`: read, checked, named by line and key where they are wrong. No Spark.
+
+pipelines:
+  hot:                                   the pipeline's name
+    type: sql                            or archive, assign
+    from: telemetry
+    to: alerts
+    sql: SELECT device FROM telemetry WHERE temperature > 90
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import yaml
+
+from headrace.errors import Refused
+from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings
+from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
+from headrace.spark.pipelines.endpoint import Endpoint
+from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
+from headrace.spark.pipelines.state import DEFAULT_STATES
+
+PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What holds for all pipelines of a file unless one says otherwise."""
+
+    endpoint: Endpoint
+    once: bool = False
+    states: Path = DEFAULT_STATES
+
+
+def read_file(path: Path, defaults: Defaults) -> list[PipelineSettings]:
+    """The pipelines of a file, in its order. Raises Refused with file, line and key."""
+    steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
+    return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
+
+
+def read_filter_file(path: Path) -> Filters:
+    """The filters of a file, by queue. Raises Refused with file, line and queue."""
+    section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
+    for queue in section.nodes:
+        try:
+            read_filters({queue: section.text(queue)})
+        except Refused as error:
+            raise section.wrong(str(error), queue) from error
+    return read_filters({queue: section.text(queue) for queue in section.nodes})
+
+
+def _below(path: Path, key: str, advice: str) -> "Section":
+    """What a file has under a key; its other keys are not looked at. Raises Refused."""
+    try:
+        root = yaml.compose(path.read_text(), yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise Refused(f"{path}{line}: this is no YAML: {getattr(error, 'problem', None) or error}") from error
+    top = Section(path, "", root) if root is not None else None
+    if top is None or key not in top.nodes:
+        raise Refused(f"{path}: there is no key {key!r}; {advice}")
+    found = top.section(key)
+    if not found.nodes:
+        raise found.wrong(advice)
+    return found
+
+
+@final
+class Section:
+    """A mapping of the file that knows where it stands."""
+
+    def __init__(self, path: Path, key: str, node: yaml.Node) -> None:
+        self._path = path
+        self._key = key
+        self._node = node
+        self.nodes: dict[str, yaml.Node] = {}
+        if not isinstance(node, yaml.MappingNode):
+            raise self.wrong("must have keys and values below it")
+        for name, value in node.value:
+            if not isinstance(name, yaml.ScalarNode) or name.value in self.nodes:
+                raise Refused(
+                    f"{path}:{name.start_mark.line + 1}: {key or 'the file'} has a key twice or without a name"
+                )
+            self.nodes[name.value] = value
+
+    def wrong(self, what: str, name: str = "") -> Refused:
+        """An error that says where: at a key of this section, or at the section."""
+        node = self.nodes.get(name, self._node) if name else self._node
+        key = ".".join(part for part in (self._key, name) if part) or "the file"
+        return Refused(f"{self._path}:{node.start_mark.line + 1}: {key}: {what}")
+
+    def only(self, *allowed: str) -> None:
+        """Raises Refused when there are other keys."""
+        for name in self.nodes:
+            if name not in allowed:
+                close = difflib.get_close_matches(name, allowed, 1)
+                advice = f"did you mean {close[0]}?" if close else f"there may be {', '.join(allowed)}"
+                raise self.wrong(f"there is no such key; {advice}", name)
+
+    def section(self, name: str) -> "Section":
+        return Section(self._path, ".".join(part for part in (self._key, name) if part), self.nodes[name])
+
+    def text(self, name: str, default: str | None = None) -> str:
+        node = self.nodes.get(name)
+        if node is None:
+            if default is None:
+                raise self.wrong(f"{name} is missing")
+            return default
+        if not isinstance(node, yaml.ScalarNode) or not node.value.strip():
+            raise self.wrong("must be a text", name)
+        return str(node.value)
+
+    def texts(self, name: str) -> list[str]:
+        """One text, or a list of them."""
+        node = self.nodes.get(name)
+        if not isinstance(node, yaml.SequenceNode):
+            return [self.text(name)]
+        if not node.value or not all(isinstance(each, yaml.ScalarNode) and each.value for each in node.value):
+            raise self.wrong("must be a text or a list of texts", name)
+        return [str(each.value) for each in node.value]
+
+    def truth(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise self.wrong(f"is {text!r}; it may be true or false", name)
+        return text == "true"
+
+    def number(self, name: str, default: int) -> int:
+        text = self.text(name, str(default))
+        if not (text.isascii() and text.isdecimal()):
+            raise self.wrong(f"is {text!r}; it must be a whole number", name)
+        return int(text)
+
+    def mapping(self, name: str) -> Mapping[str, str]:
+        """Texts by name; empty without the key."""
+        if name not in self.nodes:
+            return {}
+        inner = self.section(name)
+        return {each: inner.text(each) for each in inner.nodes}
+
+
+def _pipeline(name: str, section: Section, defaults: Defaults) -> PipelineSettings:
+    kind = section.text("type", "sql")
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise section.wrong(f"is {kind!r}; it may be {', '.join(_READERS)}", "type")
+    return reader(name, section, defaults)
+
+
+def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
+    return Endpoint(
+        section.text("url", defaults.endpoint.url),
+        section.text("vhost", defaults.endpoint.vhost),
+        defaults.endpoint.user,
+        defaults.endpoint.password,
+    )
+
+
+def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
+    section.only(
+        "type", "url", "vhost", "from", "to", "parquet", "console", "sql", "schema", "watermark", "starting", "mode",
+        "every", "once", "state", "max_messages",
+    )  # fmt: skip
+    sources = _sources(section)
+    mode = section.text("mode", "append")
+    if mode not in MODES:
+        raise section.wrong(f"is {mode!r}; it may be {', '.join(MODES)}", "mode")
+    queue, parquet, console = section.text("to", ""), section.text("parquet", ""), section.truth("console", False)
+    if sum([bool(queue), bool(parquet), console]) != 1:
+        raise section.wrong("say where the rows go, once: to: QUEUE, parquet: DIRECTORY or console: true")
+    return SqlSettings(
+        name,
+        _endpoint(section, defaults),
+        sources,
+        section.text("sql"),
+        Path(section.text("state", str(defaults.states / name))),
+        queue,
+        parquet,
+        console,
+        mode,
+        section.truth("once", defaults.once),
+        section.text("every", ""),
+        section.number("max_messages", 0),
+    )
+
+
+def _sources(section: Section) -> tuple[SqlSource, ...]:
+    queues = section.texts("from")
+    schemas, watermarks = _by_queue(section, "schema", queues), _by_queue(section, "watermark", queues)
+    starting = section.text("starting", "earliest")
+    return tuple(SqlSource(each, "", schemas[each], watermarks[each], starting) for each in queues)
+
+
+def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
+    """A setting for all queues, or by queue."""
+    if not isinstance(section.nodes.get(key), yaml.MappingNode):
+        return dict.fromkeys(queues, section.text(key, ""))
+    said = section.mapping(key)
+    section.section(key).only(*queues)
+    return {queue: said.get(queue, "") for queue in queues}
+
+
+def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:
+    section.only("type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes")
+    return ArchiveSettings(
+        name,
+        _endpoint(section, defaults),
+        ",".join(section.texts("from")),
+        Path(section.text("to")),
+        section.text("group", "archive"),
+        section.truth("once", defaults.once),
+        section.text("every", EVERY),
+        section.text("max_bytes", MAX_BYTES),
+    )
+
+
+def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
+    section.only("type", "url", "vhost", "from", "filters", "starting", "every", "once", "state", "max_messages")
+    try:
+        filters = read_filters(section.mapping("filters"))
+    except Refused as error:
+        raise section.wrong(str(error), "filters") from error
+    return AssignSettings(
+        name,
+        _endpoint(section, defaults),
+        ",".join(section.texts("from")),
+        filters,
+        Path(section.text("state", str(defaults.states / name))),
+        section.text("starting", "earliest"),
+        section.truth("once", defaults.once),
+        section.text("every", ""),
+    )
+
+
+_READERS: Final[dict[str, Callable[[str, Section, Defaults], PipelineSettings]]] = {
+    "sql": _sql,
+    "archive": _archive,
+    "assign": _assign,
+}

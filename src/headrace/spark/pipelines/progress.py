@@ -1,0 +1,105 @@
+"""How far running pipelines are: counts and rates, told to whoever asked. How they are shown is the caller's."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import HeadraceError, Refused
+
+POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one pipeline has done since it was started."""
+
+    name: str
+    messages: int
+    """Messages read."""
+    batches: int
+    seconds: float
+    behind: int | None = None
+    """How many messages wait to be read, where that is known."""
+
+    @property
+    def rate(self) -> float:
+        return self.messages / self.seconds if self.seconds > 0 else 0.0
+
+
+Tell = Callable[[Progress], None]
+
+
+def say_nothing(progress: Progress) -> None:
+    """For callers who do not want to know."""
+
+
+@final
+class Watch:
+    """One streaming query, observed until it ends."""
+
+    def __init__(self, name: str, query: StreamingQuery) -> None:
+        self.name = name
+        self.query = query
+        self._started = time.monotonic()
+        self._counted: set[int] = set()
+        self._messages = 0
+        self._behind: int | None = None
+
+    def look(self) -> Progress:
+        """What is known now."""
+        for each in self.query.recentProgress:
+            if each.numInputRows and each.batchId not in self._counted:
+                self._counted.add(each.batchId)
+                self._messages += each.numInputRows
+        last = self.query.lastProgress
+        if last is not None:
+            self._behind = sum(_distance(source.endOffset, source.latestOffset) for source in last.sources)
+        seconds = time.monotonic() - self._started
+        return Progress(self.name, self._messages, len(self._counted), seconds, self._behind)
+
+
+def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
+    """Until every query has ended, or one has failed: then the others are stopped, and the failure is raised."""
+    waiting = list(watches)
+    try:
+        while waiting:
+            for watch in list(waiting):
+                try:
+                    ended = watch.query.awaitTermination(POLL_SECONDS / len(waiting))  # type: ignore[arg-type]
+                except PySparkException as error:
+                    raise failed(watch.name, error) from error
+                tell(watch.look())
+                if ended:
+                    waiting.remove(watch)
+    finally:
+        for watch in waiting:
+            watch.query.stop()
+    return [watch.look() for watch in watches]
+
+
+def failed(name: str, error: Exception) -> HeadraceError:
+    """What Spark said, without the traces around it."""
+    return Refused(f"pipeline {name!r} failed: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """The line of a long story that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("headrace.errors.")]
+    if own:
+        return own[-1].partition(": ")[2]
+    told = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "==", "JVM stacktrace"))]
+    return told[0] if told else type(error).__name__
+
+
+def _distance(end: str, latest: str) -> int:
+    """How far apart two offsets of the data source are, over all queues."""
+    reached, there = json.loads(end), json.loads(latest)
+    if not isinstance(reached, dict) or not isinstance(there, dict):
+        return 0
+    return sum(max(0, int(offset) - int(reached.get(queue, 0))) for queue, offset in there.items())

@@ -1,0 +1,178 @@
+"""Pipeline `replay`: messages of an archive or of a log's range to a queue again, filtered, no faster than wanted.
+
+It goes in steps of offsets, each stored under an id of its own; the step that is under way is written down before. So a
+replay that is interrupted anywhere goes on with that very step, and no message is stored twice.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from headrace.errors import Refused
+from headrace.selector import parse, to_spark_sql
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
+from headrace.spark.pipelines.progress import Progress, Tell, reason_of, say_nothing
+from headrace.spark.pipelines.state import State, open_state, write_json
+
+STEP_MESSAGES: Final = 50_000
+STEP_SECONDS: Final = 1.0
+ORIGINAL_TIMESTAMP: Final = "x-original-timestamp"
+ORIGINAL_QUEUE: Final = "x-original-queue"
+ORIGINAL_OFFSET: Final = "x-original-offset"
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What a pipeline `replay` does. The messages are those of `archive`, or of `queues` when there is none."""
+
+    name: str
+    endpoint: Endpoint
+    queues: str
+    queue: str
+    """Where they go."""
+    state: Path
+    archive: str = ""
+    starting: str = "earliest"
+    ending: str = "latest"
+    filter: str = ""
+    """A filter expression, as queues have them."""
+    rate: int = 0
+    """The most messages a second; 0 for as many as there can be."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Messages of one queue that are stored at once."""
+
+    queue: str
+    start: int
+    stop: int
+
+
+def run_replay(spark: SparkSession, settings: ReplaySettings, tell: Tell = say_nothing) -> Progress:
+    """Store the messages again; their state is removed at the end, so that the same can be replayed once more.
+
+    Raises Refused when that cannot be done.
+    """
+    if not settings.endpoint.is_broker:
+        raise Refused(f"pipeline {settings.name!r}: {settings.endpoint.url} is no broker; name one to write to")
+    condition = to_spark_sql(parse(settings.filter)) if settings.filter else "TRUE"
+    state = open_state(settings.state, settings.name, _identity(settings))
+    try:
+        frame = _messages(spark, settings)
+        done = _replay(frame.where(condition), _steps(frame, settings, state), settings, state, tell)
+    except PySparkException as error:
+        raise Refused(f"pipeline {settings.name!r}: {reason_of(error)}") from error
+    shutil.rmtree(state.directory)
+    return done
+
+
+def _identity(settings: ReplaySettings) -> dict[str, object]:
+    return {
+        "kind": "replay",
+        "from": settings.archive or settings.queues,
+        "to": settings.queue,
+        "starting": settings.starting,
+        "ending": settings.ending,
+        "filter": settings.filter,
+    }
+
+
+def _messages(spark: SparkSession, settings: ReplaySettings) -> DataFrame:
+    """All messages that the settings name, before the filter."""
+    if not settings.archive:
+        options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
+        return settings.endpoint.read(spark, settings.queues, **options)
+    frame = spark.read.parquet(settings.archive)
+    if settings.queues:
+        names = [name.strip() for name in settings.queues.split(",")]
+        frame = frame.where(F.col("queue").isin(names))
+    frame = _bounded(frame, settings.starting, ">=", "earliest")
+    return _bounded(frame, settings.ending, "<", "latest")
+
+
+def _bounded(frame: DataFrame, position: str, operator: str, open_end: str) -> DataFrame:
+    if position == open_end:
+        return frame
+    if position.isascii() and position.isdecimal():
+        return frame.where(f"offset {operator} {position}")
+    return frame.where(f"timestamp {operator} TIMESTAMP '{position.replace(chr(39), '')}'")
+
+
+def _steps(frame: DataFrame, settings: ReplaySettings, state: State) -> Iterator[Step]:
+    """What is still to be done, first the step that was under way when it ended the last time."""
+    if "bounds" not in state.kept:
+        rows = frame.groupBy("queue").agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
+        state.keep(bounds=sorted([row.queue, row.first, row.last + 1] for row in rows))
+    bounds = state.kept["bounds"]
+    assert isinstance(bounds, list)
+    most = min(STEP_MESSAGES, max(1, int(settings.rate * STEP_SECONDS))) if settings.rate else STEP_MESSAGES
+    under_way = _under_way(state)
+    if under_way is not None:
+        yield under_way
+    for queue, first, stop in bounds:
+        if under_way is not None and queue < under_way.queue:
+            continue
+        at = under_way.stop if under_way is not None and queue == under_way.queue else first
+        for start in range(at, stop, most):
+            step = Step(queue, start, min(stop, start + most))
+            write_json(_step_file(state), vars(step))
+            yield step
+
+
+def _under_way(state: State) -> Step | None:
+    file = _step_file(state)
+    return Step(**json.loads(file.read_text())) if file.exists() else None
+
+
+def _step_file(state: State) -> Path:
+    return state.directory / "step.json"
+
+
+def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, state: State, tell: Tell) -> Progress:
+    started = time.monotonic()
+    messages = batches = 0
+    for step in steps:
+        chosen = frame.where(
+            (F.col("queue") == step.queue) & (F.col("offset") >= step.start) & (F.col("offset") < step.stop)
+        ).cache()
+        try:
+            messages += chosen.count()
+            _store(chosen, settings, f"replay-{state.id}-{batches_id(step)}")
+        finally:
+            chosen.unpersist()
+        batches += 1
+        if settings.rate:
+            time.sleep(max(0.0, messages / settings.rate - (time.monotonic() - started)))
+        tell(Progress(settings.name, messages, batches, time.monotonic() - started))
+    return Progress(settings.name, messages, batches, time.monotonic() - started)
+
+
+def batches_id(step: Step) -> str:
+    """A step's part of a transaction's id."""
+    return f"{step.queue.encode().hex()[:80]}-{step.start}-{step.stop}"
+
+
+def _store(frame: DataFrame, settings: ReplaySettings, transaction: str) -> None:
+    """Write a step in the order of its offsets, with where each message was before in its headers."""
+    original = F.create_map(
+        F.lit(ORIGINAL_TIMESTAMP), F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
+        F.lit(ORIGINAL_QUEUE), F.col("queue"),
+        F.lit(ORIGINAL_OFFSET), F.col("offset").cast("string"),
+    )  # fmt: skip
+    kept = F.map_filter(
+        F.coalesce("headers", F.create_map().cast("map<string,string>")),
+        lambda name, _: ~name.isin(ORIGINAL_TIMESTAMP, ORIGINAL_QUEUE, ORIGINAL_OFFSET),
+    )
+    rows = frame.coalesce(1).sortWithinPartitions("offset")
+    rows = rows.select("payload", "topic", F.map_concat(kept, original).alias("headers"), "content_type", "priority")
+    writer = rows.write.format(FORMAT).options(**settings.endpoint.options).option("transactionId", transaction)
+    writer.mode("append").save(settings.queue)

@@ -1,0 +1,130 @@
+"""Starting Spark for a command: local, on a cluster or through Connect, with our code on every node. No queries."""
+
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from headrace import errors
+from headrace.errors import Unavailable
+from headrace.spark.java import ensure_java
+
+LOCAL: Final = "local[*]"
+_PACKAGES: Final = ("headrace", "pyspark_headrace")
+_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where PySpark writes every error a second time, as JSON."""
+_LOGGING: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.f.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.stream.name = org.apache.spark.sql.execution.streaming
+logger.stream.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.sources.name = org.apache.spark.sql.execution.datasources.v2
+logger.sources.level = off
+"""
+"""Failures are told by the pipelines themselves, in a line each."""
+
+
+def open_session(
+    master: str = LOCAL, name: str = "headrace", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session at this master: `local[*]`, `spark://host:7077` or `sc://host:15002`.
+
+    Raises Unavailable when it cannot be had, with what to install or start.
+    """
+    for logger in _LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    if master.startswith("sc://"):
+        return _connect(master, name, settings or {}, home)
+    ensure_java()
+    _prepare_environment(master, home)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_settings(master, home), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    if not master.startswith("local"):
+        builder = builder.config("spark.submit.pyFiles", str(pack(home)))
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
+
+
+def pack(directory: Path) -> Path:
+    """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
+    source = _source()
+    target = directory / "headrace.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in _PACKAGES:
+            for file in sorted((source / package).rglob("*.py")):
+                packed.write(file, file.relative_to(source))
+    return target
+
+
+def _source() -> Path:
+    """The directory that our packages are in."""
+    return Path(errors.__file__).parents[1]
+
+
+def _prepare_environment(master: str, home: Path) -> None:
+    """What must be set before the first Java process starts; what the user has set stays."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "SPARK_CONF_DIR" not in os.environ:
+        (home / "log4j2.properties").write_text(_LOGGING)
+        os.environ["SPARK_CONF_DIR"] = str(home)
+    # The driver runs streaming sources in processes of their own, which get no files that were shipped.
+    source = str(_source())
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
+
+
+def _settings(master: str, home: Path) -> dict[str, str]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    }
+    if master.startswith("local"):
+        cores = os.cpu_count() or 1
+        settings |= {
+            "spark.sql.shuffle.partitions": str(2 * cores),
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.local.dir": str(home / "local"),
+        }
+    return settings
+
+
+def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) -> SparkSession:
+    if importlib.util.find_spec("grpc") is None:
+        raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
+    builder = SparkSession.builder.remote(master).appName(name)
+    chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+        session.addArtifacts(str(pack(home)), pyfile=True)
+    except Exception as error:
+        raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
+    return session

@@ -1,0 +1,211 @@
+"""Record batches to blocks, column by column: what is written in bulk. block_arrow.py goes the other way.
+
+Columns: `payload` (binary or text), and where they are there `topic` or `routing_key`, `headers` (map of texts),
+`content_type`, `priority`, `expires_in_ms`, `deliver_at`. Only headers are looked at row by row. Imports pyarrow.
+"""
+
+import json
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import Refused
+from headrace.model import NATIVE, Source
+from headrace.storage.local.block import Columns, assemble_block
+from headrace.storage.local.encoded import EncodedBlock
+
+BLOCK_ROWS: Final = 16_384
+BLOCK_BYTES: Final = 4 << 20
+MAX_TOPICS: Final = 65_536
+_MAX_TIME_US: Final = 1 << 62
+_MAX_TOPIC_CHARACTERS: Final = 16_383
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_KNOWN: Final = (
+    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
+)  # fmt: skip
+
+
+@final
+class Origin:
+    """What all messages of a write have in common."""
+
+    __slots__ = ("client_id", "exchange", "protocol", "time_us", "topic")
+
+    def __init__(self, topic: str, exchange: str, client_id: str, protocol: str, time_us: int) -> None:
+        self.topic = topic
+        """For rows that name none themselves."""
+        self.exchange = exchange
+        self.client_id = client_id
+        self.protocol = protocol
+        self.time_us = time_us
+
+
+def encode_table(table: pa.Table, origin: Origin) -> Iterator[EncodedBlock]:
+    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
+    _check_columns(table.schema)
+    rows = table.num_rows
+    at = 0
+    while at < rows:
+        per_row = max(1, table.nbytes // max(1, rows))
+        count = max(1, min(BLOCK_ROWS, BLOCK_BYTES // per_row, rows - at))
+        (batch,) = table.slice(at, count).combine_chunks().to_batches()
+        yield _encode_batch(batch, origin, at)
+        at += count
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    if "payload" not in schema.names:
+        raise Refused(f"the column payload is missing; there are: {', '.join(schema.names) or 'none'}")
+    for field in schema:
+        if field.name not in _KNOWN:
+            raise Refused(f"there is no column {field.name!r} in a message; there may be {', '.join(_KNOWN)}")
+        if schema.names.count(field.name) > 1:
+            raise Refused(f"the column {field.name!r} is there twice")
+    if "topic" in schema.names and "routing_key" in schema.names:
+        raise Refused("give one of the columns topic and routing_key: they are the same")
+
+
+def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> EncodedBlock:
+    payloads = _binary(batch, "payload")
+    if payloads.null_count:
+        first = pc.index(payloads.is_null(), True).as_py()
+        raise Refused(f"the payload of row {row + first} is null; a message has one, if only an empty one")
+    payload_at, data = _var_length(payloads)
+    columns = Columns(payload_at, data)
+    sources = _sources(batch, origin, columns)
+    first_expiry_us = _add_times(batch, origin, columns)
+    _add_priority(batch, columns)
+    _add_properties(batch, columns)
+    block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
+    return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
+
+
+def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not any(is_text(column.type) for is_text in _TEXTS) and not pa.types.is_null(column.type):
+        raise Refused(f"the column {name!r} is {column.type}; it must be binary or text")
+    try:
+        return column.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise Refused(f"the column {name!r} cannot be stored: {error}") from error
+
+
+def _var_length(column: pa.Array) -> tuple[bytes, bytes]:
+    """Where each value starts, counted from the first, and all of them."""
+    _, bounds, data = column.buffers()
+    at = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, bounds], offset=column.offset)
+    first, last = at[0].as_py(), at[-1].as_py()
+    if first:
+        at = pc.subtract(at, pa.scalar(first, pa.int32()))
+    values = data.slice(first, last - first).to_pybytes() if data is not None and last > first else b""
+    return _bytes_of(at, 4), values
+
+
+def _bytes_of(column: pa.Array, width: int) -> bytes:
+    """The values of a column of numbers, as they stand in memory."""
+    data = column.buffers()[1]
+    raw: bytes = data.slice(column.offset * width, len(column) * width).to_pybytes()
+    return raw
+
+
+def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[Source]:
+    name = next((name for name in ("topic", "routing_key") if name in batch.schema.names), "")
+    if not name:
+        return [Source(origin.topic, origin.exchange, origin.client_id, origin.protocol, NATIVE)]
+    try:
+        texts = _binary(batch, name).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Refused(f"the column {name!r} is not UTF-8: {error}") from error
+    coded = texts.fill_null(origin.topic).dictionary_encode()
+    topics: list[str] = coded.dictionary.to_pylist()
+    if len(topics) > MAX_TOPICS or any([len(topic) > _MAX_TOPIC_CHARACTERS for topic in topics]):
+        raise Refused(f"a topic has more than {_MAX_TOPIC_CHARACTERS} characters")
+    if len(topics) > 1:
+        columns.source_index = _bytes_of(coded.indices.cast(pa.int32()), 4)
+    return [Source(topic, origin.exchange, origin.client_id, origin.protocol, NATIVE) for topic in topics]
+
+
+def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
+    """Expiry and delay; returns when the first message expires, 0 when none does."""
+    due = _numbers(batch, "deliver_at", pa.timestamp("us", tz="UTC"))
+    if due is not None:
+        columns.not_before = _bytes_of(due, 8)
+    lives = _numbers(batch, "expires_in_ms", pa.int64())
+    if lives is None:
+        return 0
+    if pc.min(lives).as_py() < 0 or pc.max(lives).as_py() > _MAX_TIME_US // 1000:
+        raise Refused("a value of the column 'expires_in_ms' is no time from now on")
+    start = pa.scalar(origin.time_us, pa.int64()) if due is None else pc.max_element_wise(due, origin.time_us)
+    ends = pc.add(pc.multiply(lives, 1000), start)
+    given = batch.column("expires_in_ms").is_valid()
+    expires = pc.if_else(given, ends, pa.scalar(0, pa.int64()))
+    columns.expires = _bytes_of(expires, 8)
+    first = pc.min(expires.filter(given)).as_py()
+    return first or 0
+
+
+def _numbers(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:
+    """A column of numbers or times with 0 for null; None when it is not there or says nothing."""
+    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
+        return None
+    column = batch.column(name)
+    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(column.type):
+        raise Refused(f"the column {name!r} is {column.type}; it must be a timestamp")
+    try:
+        if pa.types.is_timestamp(kind) and column.type.tz is None:
+            column = column.cast(pa.timestamp("us")).cast(kind)
+        return column.cast(kind).cast(pa.int64()).fill_null(0)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Refused(f"the column {name!r} is {column.type} and cannot be stored: {error}") from error
+
+
+def _add_priority(batch: pa.RecordBatch, columns: Columns) -> None:
+    priorities = _numbers(batch, "priority", pa.int64())
+    if priorities is None:
+        return
+    if pc.min(priorities).as_py() < 0 or pc.max(priorities).as_py() > 255:
+        raise Refused("a value of the column 'priority' is not from 0 to 255")
+    columns.priority = _bytes_of(priorities.cast(pa.uint8()), 1)
+
+
+def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
+    """Content type and headers, as the native encoding has them."""
+    types: list[str | None] = [None] * batch.num_rows
+    if "content_type" in batch.schema.names:
+        types = _binary(batch, "content_type").cast(pa.string()).to_pylist()
+    headers: list[object] = [None] * batch.num_rows
+    if "headers" in batch.schema.names:
+        if not pa.types.is_map(batch.column("headers").type) and not pa.types.is_null(batch.column("headers").type):
+            raise Refused(f"the column 'headers' is {batch.column('headers').type}; it must be a map of text to text")
+        headers = batch.column("headers").to_pylist()
+    if not any(types) and not any(headers):
+        return
+    memory: dict[str | None, bytes] = {}
+    encoded = [
+        _properties(kind, table) if table else memory.get(kind) or memory.setdefault(kind, _properties(kind, None))
+        for kind, table in zip(types, headers, strict=True)
+    ]
+    columns.properties_at = array("i", list(accumulate(map(len, encoded), initial=0))).tobytes()
+    columns.properties = b"".join(encoded)
+
+
+def _properties(content_type: str | None, headers: object) -> bytes:
+    values: dict[str, object] = {}
+    if content_type:
+        values["content_type"] = content_type
+    if isinstance(headers, list):
+        pairs = [(_text(name), _text(value)) for name, value in headers if value is not None]
+        values["headers"] = dict(pairs)
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() if values else b""
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"a header is {value!r}; headers are a map of text to text")
+    return value

@@ -1,0 +1,124 @@
+"""What is written in bulk and not committed yet: parts in files, by transaction, until they are taken or too old.
+
+Nothing here is promised: a commit carries the messages themselves, so parts that a power failure took are only
+missing, and whoever commits hears so. A part is a line of JSON and the blocks that it counts:
+
+    {"format": 1, "target": {...}, "blocks": [[length, largest payload, first expiry], ...]}
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, final
+
+from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
+from headrace.storage.local.block import HEADER_BYTES, decode_block
+from headrace.storage.local.encoded import EncodedBlock
+from headrace.storage.local.names import encode_name
+
+FORMAT: Final = 1
+_SUFFIX: Final = ".part"
+_DRAFT: Final = ".draft"
+
+Target = Mapping[str, str]
+"""Where the messages of a part go: one of queue, exchange and topic, and its name."""
+
+
+@final
+class StagingArea:
+    """The parts of all open transactions, in one directory. Safe to call from several threads."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+
+    def put(self, transaction: str, part: str, target: Target, blocks: Sequence[EncodedBlock]) -> int:
+        """Keep a part, instead of one of the same name; returns its size. Raises Unavailable when there is no room."""
+        size = sum(each.block.length for each in blocks)
+        if self.used_bytes() + size > self._max_bytes:
+            raise Unavailable(
+                f"{self._max_bytes >> 20} MiB of uncommitted writes are kept already; commit or abort some of them"
+            )
+        folder = self._folder(transaction)
+        folder.mkdir(parents=True, exist_ok=True)
+        known = [[each.block.length, each.largest_bytes, each.first_expiry_us] for each in blocks]
+        head = json.dumps({"format": FORMAT, "target": dict(target), "blocks": known}).encode() + b"\n"
+        path = folder / (encode_name(part).replace("/", "+") + _SUFFIX)
+        draft = path.with_suffix(_DRAFT)
+        try:
+            with draft.open("wb") as file:
+                file.write(head)
+                for each in blocks:
+                    file.write(each.block.header)
+                    file.write(each.block.body)
+            draft.replace(path)
+        except FileNotFoundError as error:  # aborted meanwhile
+            raise PreconditionFailed(
+                f"transaction {transaction!r} was aborted while a part of it was written"
+            ) from error
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise Unavailable(f"a part cannot be kept: {error.strerror or error}") from error
+        return size
+
+    def get(self, transaction: str, part: str) -> tuple[Target, list[EncodedBlock]]:
+        """A part. Raises NotFound when it is not there, or not whole."""
+        path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
+        try:
+            data = path.read_bytes()
+            return _decode(data, str(path))
+        except (OSError, ValueError, KeyError, Corrupt) as error:
+            raise NotFound(
+                f"part {part!r} of transaction {transaction!r} is not there: it was never written, or it was given up "
+                f"because nothing was heard of the transaction for too long. Write it again"
+            ) from error
+
+    def remove(self, transaction: str) -> None:
+        """Forget a transaction; one that is not there is fine."""
+        shutil.rmtree(self._folder(transaction), ignore_errors=True)
+
+    def sweep(self, before_s: float) -> int:
+        """Forget transactions of which nothing was heard since; returns how many."""
+        gone = 0
+        for folder in self._folders():
+            try:
+                if folder.stat().st_mtime < before_s:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    gone += 1
+            except FileNotFoundError:
+                continue
+        return gone
+
+    def used_bytes(self) -> int:
+        """What all parts take together."""
+        total = 0
+        for folder in self._folders():
+            for path in folder.glob("*"):
+                try:
+                    total += path.stat().st_size
+                except FileNotFoundError:
+                    continue
+        return total
+
+    def _folders(self) -> list[Path]:
+        return list(self._root.iterdir()) if self._root.is_dir() else []
+
+    def _folder(self, transaction: str) -> Path:
+        return self._root / encode_name(transaction).replace("/", "+")
+
+
+def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock]]:
+    end = data.index(b"\n")
+    head = json.loads(data[:end])
+    if head["format"] != FORMAT:
+        raise ValueError("written by another release")
+    at = end + 1
+    blocks: list[EncodedBlock] = []
+    for length, largest, expiry in head["blocks"]:
+        body_at = at + HEADER_BYTES
+        block = decode_block(data[at:body_at], data[body_at : at + length], file, at)
+        blocks.append(EncodedBlock(block, largest, expiry))
+        at += length
+    target: Target = {str(name): str(value) for name, value in head["target"].items()}
+    return target, blocks

@@ -1,0 +1,258 @@
+"""Queues in bulk over HTTP: Arrow streams in and out of a real server, exactly once, whatever happens in between."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pika
+import pyarrow as pa
+import pytest
+
+from tests.servers import Server
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Server]:
+    running = Server(tmp_path)
+    running.start()
+    yield running
+    running.close_connections()
+    assert running.stop() == 0, running.log()
+    assert "Traceback" not in running.log(), running.log()
+
+
+def client(server: Server, user: str = "guest") -> httpx.Client:
+    return httpx.Client(base_url=server.http_url, auth=(user, user), timeout=30)
+
+
+def stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def stage(http: httpx.Client, transaction: str, part: str, *payloads: str, **target: str) -> httpx.Response:
+    body = stream(pa.table({"payload": list(payloads)}))
+    return http.put(f"/bulk/transactions/{transaction}/parts/{part}", params=target, content=body)
+
+
+def commit(http: httpx.Client, transaction: str, *parts: str, sequence: int | None = None) -> httpx.Response:
+    body: dict[str, object] = {"parts": list(parts)}
+    if sequence is not None:
+        body["sequence"] = sequence
+    return http.post(f"/bulk/transactions/{transaction}/commit", json=body)
+
+
+def read(http: httpx.Client, queue: str, **query: str | int) -> pa.Table:
+    answer = http.get("/bulk/messages", params={"queue": queue, **query})
+    assert answer.status_code == 200, answer.text
+    return pa.ipc.open_stream(answer.content).read_all()
+
+
+def payloads(table: pa.Table) -> list[str]:
+    return [value.decode() for value in table.column("payload").to_pylist()]
+
+
+def declare(server: Server, queue: str, **arguments: object) -> pika.adapters.blocking_connection.BlockingChannel:
+    channel = server.connect().channel()
+    channel.queue_declare(queue, durable=True, arguments=arguments or None)
+    return channel
+
+
+def test_what_is_committed_is_read_back_and_consumed(server: Server, http: httpx.Client, name: str) -> None:
+    channel = declare(server, name)
+
+    assert stage(http, name, "p0", "a", "b", queue=name).json()["rows"] == 2
+    assert stage(http, name, "p1", "c", queue=name).json()["rows"] == 1
+    assert read(http, name).num_rows == 0
+    answer = commit(http, name, "p0", "p1")
+
+    assert answer.json() == {"status": "committed", "rows": 3, "unrouted": 0}
+    table = read(http, name)
+    assert payloads(table) == ["a", "b", "c"]
+    assert table.column("offset").to_pylist() == [0, 1, 2]
+    assert set(table.column("queue").to_pylist()) == set(table.column("topic").to_pylist()) == {name}
+    _, _, body = channel.basic_get(name, auto_ack=True)
+    assert body == b"a"
+
+
+def test_ranges_and_columns_are_chosen_by_the_query(server: Server, http: httpx.Client, name: str) -> None:
+    channel = declare(server, name)
+    for number in range(10):
+        properties = pika.BasicProperties(content_type="text/plain", headers={"n": number})
+        channel.basic_publish("", name, str(number).encode(), properties)
+    http.get("/bulk/queues")
+
+    query: dict[str, str | int] = {"from": 3, "to": 6, "columns": "offset,headers,payload,content_type"}
+    table = read(http, name, **query)
+
+    assert table.schema.names == ["offset", "headers", "payload", "content_type"]
+    assert table.column("offset").to_pylist() == [3, 4, 5]
+    assert table.column("headers").to_pylist() == [[("n", "3")], [("n", "4")], [("n", "5")]]
+    assert table.column("content_type").to_pylist() == ["text/plain"] * 3
+    bounds = http.get("/bulk/queues", params={"name": name}).json()["queues"][name]
+    assert (bounds["type"], bounds["first"], bounds["next"]) == ("classic", 0, 10)
+
+
+def test_messages_are_found_by_time(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    stage(http, name, "p", "a", "b", queue=name)
+    commit(http, name, "p")
+
+    assert http.get("/bulk/offset", params={"queue": name, "timestamp": 0}).json() == {"offset": 0}
+    assert http.get("/bulk/offset", params={"queue": name, "timestamp": 1 << 60}).json() == {"offset": 2}
+
+
+def test_a_commit_that_comes_again_stores_nothing_again(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    stage(http, name, "p", "a", queue=name)
+    assert commit(http, name, "p", sequence=7).json()["status"] == "committed"
+
+    assert commit(http, name, "p", sequence=7).json() == {"status": "committed before", "rows": 1}
+    stage(http, name, "q", "older", queue=name)
+    assert commit(http, name, "q", sequence=6).json() == {"status": "committed before", "rows": 0}
+
+    assert payloads(read(http, name)) == ["a"]
+
+
+def test_an_aborted_transaction_leaves_nothing(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    stage(http, name, "p", "a", queue=name)
+
+    assert http.delete(f"/bulk/transactions/{name}").status_code == 200
+    answer = commit(http, name, "p")
+
+    assert answer.status_code == 404
+    assert "is not there" in answer.json()["reason"]
+    assert read(http, name).num_rows == 0
+
+
+def test_a_part_that_was_named_by_nobody_is_not_stored(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    stage(http, name, "attempt-0", "from a task that failed", queue=name)
+    stage(http, name, "attempt-1", "good", queue=name)
+
+    commit(http, name, "attempt-1")
+
+    assert payloads(read(http, name)) == ["good"]
+
+
+def test_staged_parts_and_committed_ids_survive_a_kill(durable: Server) -> None:
+    declare(durable, "orders")
+    with client(durable) as http:
+        stage(http, "job", "p", "a", queue="orders")
+    durable.kill()
+    durable.start()
+    with client(durable) as http:
+        assert commit(http, "job", "p").json()["status"] == "committed"
+    durable.kill()
+    durable.start()
+
+    with client(durable) as http:
+        assert commit(http, "job", "p").json() == {"status": "committed before", "rows": 1}
+        assert payloads(read(http, "orders")) == ["a"]
+
+
+def test_exchanges_and_topics_are_written_to(server: Server, http: httpx.Client, name: str) -> None:
+    channel = declare(server, name)
+    channel.queue_bind(name, "amq.topic", "plant.*")
+    body = stream(pa.table({"payload": ["warm", "cold"], "topic": ["plant.1", "elsewhere"]}))
+    http.put(f"/bulk/transactions/{name}/parts/e", params={"exchange": "amq.topic"}, content=body)
+    body = stream(pa.table({"payload": ["hot"], "topic": ["plant/2"]}))
+    http.put(f"/bulk/transactions/{name}/parts/t", params={"topic": ""}, content=body)
+
+    answer = commit(http, name, "e", "t").json()
+
+    assert (answer["rows"], answer["unrouted"]) == (3, 1)
+    assert payloads(read(http, name)) == ["warm", "hot"]
+
+
+def test_progress_is_seen_as_a_group_of_the_queue(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name, **{"x-queue-type": "stream"})
+    stage(http, name, "p", *"abcdef", queue=name)
+    commit(http, name, "p")
+
+    for offset in (2, 4):
+        query = {"queue": name, "group": "spark", "offset": offset}
+        assert http.put("/bulk/progress", params=query).json() == {"status": "ok"}
+    refused = http.put("/bulk/progress", params={"queue": name, "group": "", "offset": 1})
+
+    assert refused.status_code == 400
+    groups = http.get("/bulk/queues", params={"name": name}).json()["queues"][name]["groups"]
+    assert groups == {"spark": 4}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "said"),
+    [
+        ({"queue": "nothing"}, 404, "no queue 'nothing'"),
+        ({}, 400, "queue is missing"),
+        ({"queue": "q", "from": "x"}, 400, "from is 'x'"),
+        ({"queue": "q", "columns": "colour"}, 400, "no column 'colour'"),
+        ({"queue": "q", "vhost": "none"}, 404, "no vhost 'none'"),
+    ],
+)
+def test_reading_what_is_not_there_is_refused(
+    server: Server, http: httpx.Client, query: dict[str, str], status: int, said: str
+) -> None:
+    declare(server, "q")
+
+    answer = http.get("/bulk/messages", params=query)
+
+    assert answer.status_code == status
+    assert said in answer.json()["reason"]
+
+
+def test_writing_what_is_no_arrow_or_to_nowhere_is_refused(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    path = f"/bulk/transactions/{name}/parts/p"
+    good = stream(pa.table({"payload": ["a"]}))
+    cases = [
+        (path, {"queue": name}, b"not arrow", 400, "not an Arrow IPC stream"),
+        (path, {"queue": name}, good[:-20], 400, "not an Arrow IPC stream"),
+        (path, {"queue": name}, stream(pa.table({"x": [1]})), 400, "column payload is missing"),
+        (path, {"queue": "nothing"}, good, 404, "no queue 'nothing'"),
+        (path, {"exchange": "nothing"}, good, 404, "nothing"),
+        (path, {}, good, 400, "say where the messages go"),
+        (path, {"queue": name, "topic": "x"}, good, 400, "say where the messages go"),
+        (path.replace("/parts/p", "/parts/" + "p" * 300), {"queue": name}, good, 400, "1 to 200 letters"),
+        (path, {"queue": name}, bytes(33 << 20), 413, "more than"),
+    ]
+    for address, target, body, status, said in cases:
+        answer = http.put(address, params=target, content=body)
+        assert (answer.status_code, said in answer.json()["reason"]) == (status, True), answer.text
+    for said_body in (b"", b"[]", b'{"parts": "p"}', b'{"parts": [], "sequence": -2}', b'{"parts": [5]}'):
+        answer = http.post(f"/bulk/transactions/{name}/commit", content=said_body)
+        assert answer.status_code == 400, answer.text
+
+
+def test_nobody_writes_or_reads_without_the_right(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    made = http.put("/api/users/reader", json={"password": "reader", "tags": ""})
+    assert made.status_code < 300, made.text
+    granted = http.put("/api/permissions/%2F/reader", json={"configure": "", "write": "", "read": "^allowed$"})
+    assert granted.status_code < 300, granted.text
+
+    with client(server, "reader") as stranger:
+        assert stage(stranger, name, "p", "a", queue=name).status_code == 403
+        assert stranger.get("/bulk/messages", params={"queue": name}).status_code == 403
+        assert name not in stranger.get("/bulk/queues").json()["queues"]
+
+
+def test_other_clients_are_served_while_a_large_batch_is_committed(durable: Server) -> None:
+    channel = declare(durable, "orders")
+    channel.confirm_delivery()
+    with client(durable) as http:
+        body = stream(pa.table({"payload": ["x" * 200] * 30_000}))
+        for part in range(3):
+            answer = http.put(f"/bulk/transactions/big/parts/p{part}", params={"queue": "orders"}, content=body)
+            assert answer.json()["rows"] == 30_000
+        channel.basic_publish("", "orders", b"before")
+        assert commit(http, "big", "p0", "p1", "p2").json()["rows"] == 90_000
+        channel.basic_publish("", "orders", b"after")
+        table = read(http, "orders", columns="offset,payload")
+
+    assert table.column("offset").to_pylist() == list(range(90_002))
+    assert payloads(table)[0] == "before"
+    assert payloads(table)[-1] == "after"

@@ -1,0 +1,148 @@
+"""A running broker's queues as DataFrames and streams, and its restarts in the middle of them."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import cast
+
+import httpx
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.spark import HeadraceDataSource
+from headrace.spark.client import Client
+from headrace.spark.options import read_options
+from headrace.spark.reader import BatchReader
+from tests.integration.spark.conftest import Broker
+
+WAIT_SECONDS = 120
+
+
+def load(spark: SparkSession, broker: Broker, queues: str, **options: object) -> DataFrame:
+    reader = spark.read.format("headrace").option("url", broker.url)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(queues)
+
+
+def test_the_broker_and_its_directory_give_the_same_table(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.publish("orders", 50)
+    broker.publish("returns", 5)
+
+    through = load(spark, broker, "orders,returns", includeHeaders=True).orderBy("queue", "offset").collect()
+    beside = spark.read.format("headrace").option("url", str(tmp_path / "data")).option("includeHeaders", "true")
+    direct = beside.load("orders,returns").orderBy("queue", "offset").collect()
+
+    assert through == direct
+    assert [bytes(row.payload) for row in through[:50]] == [f"orders {number}".encode() for number in range(50)]
+
+
+def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession, broker: Broker) -> None:
+    for queue in ("sensor-1", "sensor-2"):
+        broker.publish(queue, 20)
+
+    frame = load(spark, broker, "sensor-*", startingOffsets=5, endingOffsets=15, minPartitions=4)
+
+    assert sorted((row.queue, row.offset) for row in frame.where("offset % 5 = 0").collect()) == [
+        ("sensor-1", 5), ("sensor-1", 10), ("sensor-2", 5), ("sensor-2", 10),
+    ]  # fmt: skip
+    assert load(spark, broker, "sensor-1", startingOffsets="2100-01-01").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "queue", "said"),
+    [
+        ("http://guest:wrong@127.0.0.1:{port}", "orders", "check options user and password"),
+        ("http://127.0.0.1:{port}", "nothing", "no queue 'nothing' in virtual host"),
+    ],
+)
+def test_what_the_broker_refuses_is_said(spark: SparkSession, broker: Broker, url: str, queue: str, said: str) -> None:
+    broker.publish("orders", 1)
+    reader = spark.read.format("headrace").option("url", url.format(port=broker.server.http_port))
+
+    with pytest.raises(PySparkException, match=said):
+        reader.load(queue).count()
+
+
+def test_a_broker_that_cannot_be_reached_is_said_to_be_so() -> None:
+    server = read_options({"url": "http://127.0.0.1:1", "path": "orders"}).server
+    assert server is not None
+
+    with pytest.raises(Exception, match=r"the broker at http://127\.0\.0\.1:1 cannot be reached"):
+        Client(server, patience_seconds=0.3).json("GET", "/bulk/queues", {})
+
+
+def test_a_stream_survives_restarts_of_the_broker_and_reports_how_far_it_is(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.publish("orders", 10)
+    seen: list[int] = []
+
+    def take(frame: DataFrame, _: int) -> None:
+        seen.extend(row.offset for row in frame.select("offset").collect())
+
+    reader = spark.readStream.format("headrace").option("consumerGroup", "spark")
+    http_port, amqp_port = broker.server.http_port, broker.server.port
+    frame = reader.option("url", broker.url).load("orders")
+    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.processAllAvailable()
+
+    broker.server.kill()
+    broker.server.start(http_port=http_port, amqp_port=amqp_port)
+    broker.publish("orders", 10, 10)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(seen) < 20:
+        assert time.monotonic() < deadline, query.exception()
+        time.sleep(0.1)
+    broker.publish("orders", 1, 20)
+    query.processAllAvailable()
+
+    assert seen == list(range(21))
+    bounds: dict[str, int] = {}
+    while bounds.get("spark") != 21:
+        assert time.monotonic() < deadline, bounds
+        answer = httpx.get(f"{broker.url}/bulk/queues", params={"name": "orders"})
+        bounds = answer.json()["queues"]["orders"]["groups"]
+        time.sleep(0.05)
+    query.stop()
+
+
+def test_a_read_goes_on_where_the_broker_was_killed(broker: Broker) -> None:
+    broker.publish("orders", 100)
+    source = HeadraceDataSource({"url": broker.url, "path": "orders"})
+    reader = source.reader(source.schema())
+    there = cast("BatchReader", reader)
+    (partition,) = reader.partitions()
+    http_port = broker.server.http_port
+
+    broker.server.kill()
+    starting = threading.Timer(0.5, lambda: broker.server.start(http_port=http_port))
+    starting.start()
+    found = [offset for batch in there.read(partition) for offset in batch.column("offset").to_pylist()]
+    starting.join()
+
+    assert found == list(range(100))
+
+
+def test_messages_that_are_gone_fail_a_stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    channel = broker.declare("log", **{"x-queue-type": "stream", "x-max-length": 10})
+    channel.confirm_delivery()
+    for number in range(5):
+        channel.basic_publish("", "log", str(number).encode())
+    frame = spark.readStream.format("headrace").option("url", broker.url).load("log")
+
+    def run() -> None:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(WAIT_SECONDS)
+
+    run()
+    for number in range(40):
+        channel.basic_publish("", "log", str(number).encode())
+
+    with pytest.raises(StreamingQueryException, match="of queue 'log' are gone"):
+        run()
+    offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
+    assert json.loads(offsets[0].read_text().splitlines()[-1]) == {"log": 5}

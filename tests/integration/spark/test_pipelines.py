@@ -1,0 +1,231 @@
+"""Pipelines between queues and files, through a running broker: every message once, also when started again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.errors import Refused
+from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
+from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
+from headrace.spark.pipelines.endpoint import Endpoint
+from headrace.spark.pipelines.file import Defaults, read_file
+from headrace.spark.pipelines.replay import ReplaySettings, run_replay
+from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
+from headrace.spark.pipelines.together import run_together
+from tests.integration.spark.conftest import Broker
+
+
+def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
+    """Readings of three devices; the temperature is the number, the topic in the body is not the message's."""
+    channel = broker.declare("telemetry")
+    channel.confirm_delivery()
+    for number in range(start, start + count):
+        reading = {"device": f"d{number % 3}", "temperature": number + 0.5, "topic": "inner"}
+        channel.basic_publish("", "telemetry", json.dumps(reading).encode())
+
+
+def settings(broker: Broker, tmp_path: Path, query: str, **changes: object) -> SqlSettings:
+    source = SqlSource("telemetry", watermark=str(changes.pop("watermark", "")), schema=str(changes.pop("schema", "")))
+    name = str(changes.pop("name", "hot"))
+    made = SqlSettings(name, Endpoint(broker.url), (source,), query, tmp_path / "state" / name, once=True)
+    return SqlSettings(**{**vars(made), **({} if "parquet" in changes else {"queue": "alerts"}), **changes})
+
+
+def test_rows_of_a_query_become_json_messages_each_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    publish_readings(broker, 100)
+    broker.declare("alerts")
+    query = settings(broker, tmp_path, "SELECT device, temperature, body.topic FROM telemetry WHERE temperature > 97")
+
+    first = run_sql(spark, query)
+    publish_readings(broker, 2, 100)
+    second = run_sql(spark, query)
+
+    assert [json.loads(text) for text in broker.payloads("alerts")] == [
+        {"device": f"d{number % 3}", "temperature": number + 0.5, "topic": "inner"} for number in range(97, 102)
+    ]
+    assert (first.messages, second.messages, second.behind) == (100, 2, 0)
+
+
+def test_messages_are_forwarded_as_they_are_when_the_payload_is_selected(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    publish_readings(broker, 3)
+    broker.declare("alerts")
+
+    run_sql(spark, settings(broker, tmp_path, "SELECT * FROM messages WHERE temperature > 2"))
+
+    assert broker.payloads("alerts") == ['{"device": "d2", "temperature": 2.5, "topic": "inner"}']
+
+
+def test_windows_with_a_watermark_are_written_to_parquet_when_they_are_over(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    channel = broker.declare("telemetry")
+    for second in (0, 20, 40, 70, 900):
+        reading = {"at": f"2026-01-31T12:{second // 60:02}:{second % 60:02}Z", "value": second}
+        channel.basic_publish("", "telemetry", json.dumps(reading).encode())
+    query = settings(
+        broker,
+        tmp_path,
+        "SELECT window.start AS start, count(*) AS n FROM telemetry GROUP BY window(at, '1 minute')",
+        parquet=str(tmp_path / "out"),
+        schema="at TIMESTAMP, value INT",
+        watermark="at 2 minutes",
+    )
+
+    run_sql(spark, query)
+
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("start").collect()
+    assert [(row.start.minute, row.n) for row in rows] == [(0, 3), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("query", "changes", "said"),
+    [
+        ("SELECT nothing FROM telemetry", {}, "`nothing` cannot be resolved"),
+        ("SELEC device FROM telemetry", {}, "Syntax error at or near 'SELEC'"),
+        ("SELECT payload, 1 AS colour FROM telemetry", {}, "a message has no column 'colour'"),
+        ("SELECT device FROM telemetry", {"queue": "nowhere"}, "no queue 'nowhere'"),
+        ("SELECT device FROM telemetry", {"queue": ""}, "say where the rows go, once"),
+        ("SELECT device FROM telemetry", {"mode": "some"}, "mode 'some' is none of append, update, complete"),
+        ("SELECT device FROM telemetry", {"schema": "device STRIN"}, "STRIN"),
+        ("SELECT device FROM telemetry", {"endpoint": Endpoint("/data")}, "/data is a data directory"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_said(
+    spark: SparkSession, broker: Broker, tmp_path: Path, query: str, changes: dict[str, object], said: str
+) -> None:
+    publish_readings(broker, 3)
+    broker.declare("alerts")
+
+    with pytest.raises(Refused, match=said):
+        run_sql(spark, settings(broker, tmp_path, query, **changes))
+
+
+def test_a_state_is_one_pipelines_own(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    publish_readings(broker, 3)
+    broker.declare("alerts")
+    run_sql(spark, settings(broker, tmp_path, "SELECT device FROM telemetry"))
+
+    with pytest.raises(Refused, match="belongs to a pipeline whose query is 'SELECT device FROM telemetry'"):
+        run_sql(spark, settings(broker, tmp_path, "SELECT temperature FROM telemetry"))
+
+
+def test_pipelines_of_a_file_run_together(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    publish_readings(broker, 10)
+    broker.declare("alerts", "d1", "d2")
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(
+        f"""
+        pipelines:
+          hot: {{from: telemetry, to: alerts, sql: SELECT device FROM telemetry WHERE temperature > 8}}
+          keep: {{type: archive, from: telemetry, to: {tmp_path / "archive"}}}
+          split:
+            type: assign
+            from: telemetry
+            filters:
+              d1: "offset IN (1, 4)"
+              d2: "topic LIKE 'tele%' AND offset > 7"
+        """
+    )
+
+    done = run_together(spark, read_file(file, Defaults(Endpoint(broker.url), True, tmp_path / "states")))
+
+    assert [(each.name, each.messages) for each in done] == [("hot", 10), ("keep", 10), ("split", 10)]
+    assert broker.payloads("alerts") == ['{"device":"d2"}', '{"device":"d0"}']
+    assert [len(broker.payloads(queue)) for queue in ("d1", "d2")] == [2, 2]
+    assert spark.read.parquet(str(tmp_path / "archive")).count() == 10
+
+
+def test_an_archive_has_every_message_once_and_can_be_replayed(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.publish("orders", 20)
+    broker.publish("returns", 5)
+    broker.declare("again")
+    archive = ArchiveSettings("archive", Endpoint(broker.url), "orders,returns", tmp_path / "archive", once=True)
+    run_archive(spark, archive)
+    broker.publish("orders", 5, 20)
+    run_archive(spark, archive)
+
+    rows = spark.read.parquet(str(archive.directory)).collect()
+    assert sorted((row.queue, bytes(row.payload).decode()) for row in rows) == sorted(
+        [("orders", f"orders {number}") for number in range(25)]
+        + [("returns", f"returns {number}") for number in range(5)]
+    )
+    assert {row.date for row in rows} == {row.timestamp.date() for row in rows}
+
+    replay = ReplaySettings(
+        "replay", Endpoint(broker.url), "orders", "again", tmp_path / "replay", str(archive.directory), "5",
+        filter="offset < 24 AND topic = 'orders'", rate=15,
+    )  # fmt: skip
+    done = run_replay(spark, replay)
+
+    assert broker.payloads("again") == [f"orders {number}" for number in range(5, 24)]
+    assert (done.messages, done.batches) == (19, 2)  # a second's worth at a time
+    copies = spark.read.format("headrace").option("url", broker.url).option("includeHeaders", "true").load("again")
+    headers = {row.headers["x-original-offset"]: row.headers for row in copies.collect()}
+    original = next(row for row in rows if row.queue == "orders" and row.offset == 7)
+    assert headers["7"] == {
+        "x-original-offset": "7",
+        "x-original-queue": "orders",
+        "x-original-timestamp": original.timestamp.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+    }
+
+
+def test_a_replay_that_was_interrupted_repeats_nothing(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    broker.publish("orders", 30)
+    broker.declare("again")
+    replay = ReplaySettings("replay", Endpoint(broker.url), "orders", "again", tmp_path / "replay", rate=10)
+
+    def interrupt(progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_replay(spark, replay, interrupt)  # stored, and not yet known to be
+    assert len(broker.payloads("again")) == 10
+    run_replay(spark, ReplaySettings(**{**vars(replay), "rate": 0}))
+
+    assert broker.payloads("again") == [f"orders {number}" for number in range(30)]
+    assert not replay.state.exists()
+
+
+def test_messages_are_assigned_to_every_queue_whose_filter_they_match(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    filters = read_filters({f"q{number}": f"offset >= {number * 3} AND NOT offset > 40" for number in range(20)})
+    broker.publish("events", 50)
+    broker.declare(*[queue for queue, _ in filters])
+    assign = AssignSettings("assign", Endpoint(broker.url), "events", filters, tmp_path / "state", once=True)
+
+    run_assign(spark, assign)
+    broker.publish("events", 5, 50)
+    run_assign(spark, assign)
+
+    for number in range(20):
+        assert broker.payloads(f"q{number}") == [f"events {offset}" for offset in range(number * 3, 41)]
+
+
+def test_a_batch_that_was_assigned_and_comes_again_is_stored_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    broker.publish("events", 10)
+    broker.declare("all")
+    filters = read_filters({"all": "TRUE"})
+    assign = AssignSettings("assign", Endpoint(broker.url), "events", filters, tmp_path / "state", once=True)
+    run_assign(spark, assign)
+
+    for file in (tmp_path / "state" / "checkpoint" / "commits").glob("*0*"):
+        file.unlink()  # as if the driver died right behind the broker's commit
+    run_assign(spark, assign)
+
+    assert broker.payloads("all") == [f"events {number}" for number in range(10)]
+
+
+def test_filters_that_cannot_be_used_are_named() -> None:
+    with pytest.raises(Refused, match=r"(?s)the filter of queue 'eu': .*column 9"):
+        read_filters({"eu": "region ="})
+    with pytest.raises(Refused, match=r"queue 'eu': the filter .* reads message_id"):
+        read_filters({"eu": "message_id = 'x'"})

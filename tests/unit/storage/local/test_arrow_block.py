@@ -1,0 +1,106 @@
+"""Rows of Arrow become the messages that they say, and what is no message is refused with its place."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import Refused
+from headrace.model import Message
+from headrace.storage.local import arrow_block
+from headrace.storage.local.arrow_block import Origin, encode_table
+
+NOW_US = 1_767_225_600_000_000
+ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US)
+
+
+def messages(table: pa.Table, origin: Origin = ORIGIN) -> list[Message]:
+    return [message for rows in encode_table(table, origin) for message in rows.messages(0, rows.count)]
+
+
+def test_payloads_alone_make_messages() -> None:
+    for kind in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()):
+        found = messages(pa.table({"payload": pa.array(["a", "", "ccc"], kind)}))
+
+        assert [message.payload for message in found] == [b"a", b"", b"ccc"]
+        assert {message.timestamp_us for message in found} == {NOW_US}
+        assert {(message.source.topic, message.source.client_id) for message in found} == {("orders", "bulk:ann")}
+
+
+def test_every_column_is_taken() -> None:
+    table = pa.table(
+        {
+            "payload": ["a", "b", "c"],
+            "topic": ["x", None, "x"],
+            "headers": pa.array([[("k", "v")], None, [("n", None)]], pa.map_(pa.string(), pa.string())),
+            "content_type": ["text/plain", "text/plain", None],
+            "priority": pa.array([None, 9, 0], pa.int32()),
+            "expires_in_ms": pa.array([1000, None, 5], pa.int64()),
+            "deliver_at": pa.array([None, datetime(2026, 1, 2, tzinfo=UTC), None], pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+    first, second, third = messages(table)
+
+    assert [message.source.topic for message in (first, second, third)] == ["x", "orders", "x"]
+    assert (first.properties, second.properties, third.properties) == (
+        b'{"content_type":"text/plain","headers":{"k":"v"}}',
+        b'{"content_type":"text/plain"}',
+        b'{"headers":{}}',
+    )
+    assert [message.priority for message in (first, second, third)] == [0, 9, 0]
+    assert [message.expires_us for message in (first, second, third)] == [NOW_US + 1_000_000, 0, NOW_US + 5_000]
+    assert [message.not_before_us for message in (first, second, third)] == [0, NOW_US + 86_400_000_000, 0]
+
+
+def test_slices_and_chunks_give_the_same_messages() -> None:
+    payloads = [f"message {number}" for number in range(100)]
+    topics = [f"t{number % 7}" for number in range(100)]
+    whole = pa.table({"payload": payloads, "routing_key": topics})
+    cut = pa.concat_tables([whole.slice(0, 13), whole.slice(13, 50), whole.slice(63)])
+
+    for table in (whole, cut):
+        found = messages(table.slice(5, 80))
+        assert [message.payload.decode() for message in found] == payloads[5:85]
+        assert [message.source.topic for message in found] == topics[5:85]
+
+
+def test_blocks_are_of_moderate_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_block, "BLOCK_BYTES", 4000)
+    table = pa.table({"payload": ["x" * 100] * 1000})
+
+    blocks = list(encode_table(table, ORIGIN))
+
+    assert sum(rows.count for rows in blocks) == 1000
+    assert all(rows.count <= 40 for rows in blocks)
+    assert all(rows.largest_bytes == 100 for rows in blocks)
+
+
+def test_the_first_expiry_is_known() -> None:
+    table = pa.table({"payload": ["a", "b"], "expires_in_ms": pa.array([None, 7], pa.int64())})
+
+    (rows,) = encode_table(table, ORIGIN)
+
+    assert rows.first_expiry_us == NOW_US + 7_000
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"body": ["a"]}, "the column payload is missing; there are: body"),
+        ({"payload": ["a"], "colour": ["red"]}, "no column 'colour'"),
+        ({"payload": [1]}, "'payload' is int64; it must be binary or text"),
+        ({"payload": ["a", None]}, "the payload of row 1 is null"),
+        ({"payload": ["a"], "topic": ["x"], "routing_key": ["x"]}, "one of the columns topic and routing_key"),
+        ({"payload": ["a"], "topic": [b"\xff"]}, "'topic' is not UTF-8"),
+        ({"payload": ["a"], "topic": ["x" * 20_000]}, "more than 16383 characters"),
+        ({"payload": ["a"], "priority": [256]}, "'priority' is not from 0 to 255"),
+        ({"payload": ["a"], "priority": ["high"]}, "'priority' is string and cannot be stored"),
+        ({"payload": ["a"], "expires_in_ms": [-1]}, "no time from now on"),
+        ({"payload": ["a"], "deliver_at": [5]}, "'deliver_at' is int64; it must be a timestamp"),
+        ({"payload": ["a"], "headers": ["x"]}, "it must be a map of text to text"),
+    ],
+)
+def test_what_is_no_message_is_refused(columns: dict[str, list[object]], said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        messages(pa.table(columns))

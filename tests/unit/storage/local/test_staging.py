@@ -1,0 +1,81 @@
+"""Parts are kept until they are taken, replaced, forgotten or too old; a damaged one is not there."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import NotFound, Unavailable
+from headrace.storage.local.block import encode_block
+from headrace.storage.local.encoded import encoded
+from headrace.storage.local.staging import StagingArea
+from tests.workbench import all_values, full_message, many
+
+TARGET = {"kind": "queue", "name": "orders"}
+
+
+def area(root: Path, max_bytes: int = 1 << 20) -> StagingArea:
+    return StagingArea(root / "staging", max_bytes)
+
+
+def test_a_part_comes_back_as_it_was_also_to_another_process(tmp_path: Path) -> None:
+    blocks = [encoded(encode_block(0, many(3))), encoded(encode_block(0, [full_message()]))]
+    area(tmp_path).put("shop\0job", "p0", TARGET, blocks)
+
+    target, found = area(tmp_path).get("shop\0job", "p0")
+
+    assert target == TARGET
+    assert [all_values(rows.messages(0, rows.count)) for rows in found] == [
+        all_values(many(3)), all_values([full_message()]),
+    ]  # fmt: skip
+    assert [(rows.largest_bytes, rows.first_expiry_us) for rows in found] == [(8, 0), (4, 2_060)]
+
+
+def test_the_same_part_again_replaces_it(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    for count in (3, 5):
+        staging.put("job", "p0", TARGET, [encoded(encode_block(0, many(count)))])
+
+    assert [rows.count for rows in staging.get("job", "p0")[1]] == [5]
+
+
+def test_what_was_forgotten_is_not_there(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    staging.put("job", "p0", TARGET, [encoded(encode_block(0, many(3)))])
+
+    staging.remove("job")
+    staging.remove("job")
+
+    assert staging.used_bytes() == 0
+    with pytest.raises(NotFound, match="part 'p0' of transaction 'job' is not there"):
+        staging.get("job", "p0")
+
+
+def test_a_damaged_part_is_not_there(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    staging.put("job", "p0", TARGET, [encoded(encode_block(0, many(3)))])
+    (path,) = (tmp_path / "staging").rglob("*.part")
+    whole = path.read_bytes()
+
+    for damaged in (b"", b"{}\n", whole[:-8], whole[:-9] + b"!" + whole[-8:]):
+        path.write_bytes(damaged)
+        with pytest.raises(NotFound):
+            staging.get("job", "p0")
+
+
+def test_transactions_of_which_nothing_is_heard_are_given_up(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    staging.put("job", "p0", TARGET, [encoded(encode_block(0, many(3)))])
+    (folder,) = (tmp_path / "staging").iterdir()
+    heard_s = folder.stat().st_mtime
+
+    assert staging.sweep(heard_s - 1) == 0
+    assert staging.sweep(heard_s + 1) == 1
+    assert staging.used_bytes() == 0
+
+
+def test_there_is_an_end_to_what_is_kept(tmp_path: Path) -> None:
+    staging = area(tmp_path, 1000)
+    staging.put("a", "p0", TARGET, [encoded(encode_block(0, many(3)))])
+
+    with pytest.raises(Unavailable, match="uncommitted writes are kept already"):
+        staging.put("b", "p0", TARGET, [encoded(encode_block(0, many(100)))])
