@@ -2,13 +2,15 @@
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import proton
 from hypothesis import strategies as st
 
 from headrace.protocols.amqp10 import types as t
+from headrace.protocols.amqp10.frames import HEADER
+from headrace.protocols.amqp10.writing import encode_described, encode_value
 
 _INTEGERS: list[tuple[type[int], int, int]] = [
     (t.UByte, 0, 2**8 - 1),
@@ -22,7 +24,7 @@ _INTEGERS: list[tuple[type[int], int, int]] = [
     (t.Timestamp, -(2**63), 2**63 - 1),
 ]
 # Few letters of each length in UTF-8, and texts on either side of what one byte can count: that is all that matters.
-ascii_texts = st.one_of(st.text("a-z:\0\x7f", max_size=6), st.sampled_from(["x" * 255, "x" * 256]))
+ascii_texts = st.one_of(st.text("ax-:\0\x7f", max_size=6), st.sampled_from(["x-basic-type", "x" * 255, "x" * 256]))
 texts = st.one_of(st.text("aé€😀\0\ud7ff\uffff", max_size=6), st.sampled_from(["x" * 255, "é" * 128]))
 _chars = st.sampled_from("a\0\x7fé€😀\ud7ff\ue000\U0010ffff")
 _bytes = st.one_of(st.binary(max_size=8), st.sampled_from([b"x" * 255, b"x" * 256]))
@@ -80,6 +82,50 @@ def _nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
 
 
 values: st.SearchStrategy[object] = st.recursive(primitives, _nested, max_leaves=12)
+
+# -- sections of messages ---------------------------------------------------------------------------------------------
+
+_ids = st.one_of(st.none(), texts, st.binary(max_size=5), st.uuids(), st.just(t.ULong(7)))
+_times = st.one_of(st.none(), st.integers(0, 2**60).map(t.Timestamp))
+_symbols = st.one_of(st.none(), st.just(t.Symbol("text/plain")))
+
+
+def section(number: int, body: bytes) -> bytes:
+    return bytes((0x00, 0x53, number)) + body
+
+
+_headers = st.tuples(
+    st.sampled_from([None, True, False]),
+    st.one_of(st.none(), st.integers(0, 255).map(t.UByte)),
+    st.one_of(st.none(), st.integers(0, 2**32 - 1).map(t.UInt)),
+    st.sampled_from([None, True, False]),
+    st.one_of(st.none(), st.integers(0, 9).map(t.UInt)),
+).map(lambda fields: encode_described(HEADER, list(fields)))
+_texts = st.one_of(st.none(), texts)
+_properties = st.tuples(
+    _ids, st.one_of(st.none(), st.binary(max_size=5)), _texts, _texts, _texts, _ids, _symbols, _symbols, _times, _times
+).map(lambda fields: encode_described(0x73, list(fields)))
+
+
+def _table(pairs: Sequence[tuple[object, object]]) -> t.Map:
+    return t.Map(list(pairs))
+
+
+ascii_tables = st.lists(st.tuples(ascii_texts.map(t.Symbol), primitives), max_size=3).map(_table)
+_application = st.lists(st.tuples(texts, primitives), max_size=3).map(_table)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    sections = (
+        _headers,
+        ascii_tables.map(lambda table: section(0x71, encode_value(table))),
+        ascii_tables.map(lambda table: section(0x72, encode_value(table))),
+        _properties,
+        _application.map(lambda table: section(0x74, encode_value(table))),
+    )
+    return b"".join([draw(one) for one in sections if draw(st.booleans())])
+
 
 _PROTON: list[tuple[type, Callable[[Any], object]]] = [
     (proton.ubyte, t.UByte),

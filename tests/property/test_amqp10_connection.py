@@ -1,6 +1,5 @@
 """Whatever a client sends in whole frames is answered or refused in the protocol: the connection raises nothing."""
 
-from collections.abc import Callable
 from typing import cast
 
 from hypothesis import given
@@ -36,43 +35,9 @@ from headrace.protocols.amqp10.states import (
 from headrace.protocols.amqp10.termini import Coordinator, Source, Target
 from headrace.protocols.amqp10.types import Described, Map, Symbol, ULong
 from headrace.protocols.amqp10.writing import encode_described, encode_value
+from tests.amqp10_harness import Line
 from tests.doors import doors_to
 from tests.house import House
-
-
-class _Line:
-    """What a connection sees of its wire, without a socket."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self._before: list[Callable[[], None]] = []
-        self.is_closing = False
-        self.peer = self.address = "test"
-        self.is_loopback = True
-        self.certificate_name = ""
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def before_flush(self, call: Callable[[], None]) -> None:
-        self._before.append(call)
-
-    def flush(self) -> None:
-        while self._before:
-            self._before.pop(0)()
-
-    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
-        return
-
-    def pause_reading(self, why: int) -> None:
-        return
-
-    def resume_reading(self, why: int) -> None:
-        return
-
-    def close(self, after_seconds: float = 0.0) -> None:
-        self.is_closing = True
-
 
 _handles = st.integers(0, 3)
 _channels = st.sampled_from([0, 0, 0, 1])
@@ -216,7 +181,7 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
     hosts, access = doors_to(house.broker)
     server = Server(hosts, access, house.clock, "test")
     connection = Connection(server, house.clock)
-    wire = _Line()
+    wire = Line()
     connection.opened(cast("Wire", wire))
     connection.feed(AMQP_HEADER + encode_frame(0, Open("fuzz").encode()))
     connection.feed(encode_frame(0, Begin(None, 0, 10, 10).encode()))

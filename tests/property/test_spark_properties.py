@@ -5,13 +5,16 @@ from hypothesis import strategies as st
 
 from headrace.core.properties import Codecs, Properties
 from headrace.errors import Refused
-from headrace.model import AMQP091, NATIVE, Message, Source
+from headrace.model import AMQP091, AMQP10, NATIVE, Message, Source
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.selector.values import header_text
 from headrace.spark.properties import read_properties
+from tests.amqp10_values import heads
 
 CODECS = Codecs()
 CODECS.add(AMQP091, Amqp091Codec())
+CODECS.add(AMQP10, Amqp10Codec())
 
 values = st.recursive(
     st.none()
@@ -63,6 +66,13 @@ def test_amqp_properties_are_read_as_the_broker_reads_them(headers: dict[str, ob
     raw = CODECS.encode(AMQP091, Properties(headers, content_type))
 
     assert read_properties(AMQP091, raw) == seen_by_the_broker(AMQP091, raw)
+
+
+@given(heads(), st.sampled_from([b"\x00", b"\x06"]))
+def test_properties_of_amqp_1_0_are_read_as_the_broker_reads_them(head: bytes, form: bytes) -> None:
+    assert read_properties(AMQP10, form + head) == seen_by_the_broker(AMQP10, form + head)
+    footed = bytes([form[0] | 0x80]) + len(head).to_bytes(4) + head + b"\x00\x53\x78\xc1\x01\x00"
+    assert read_properties(AMQP10, footed) == seen_by_the_broker(AMQP10, footed)
 
 
 @given(st.integers(0, 5), st.binary(max_size=60))

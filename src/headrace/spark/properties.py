@@ -12,8 +12,9 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-from headrace.model import AMQP091, NATIVE
+from headrace.model import AMQP091, AMQP10, NATIVE
 from headrace.selector.values import header_text
+from headrace.spark.amqp10_properties import read_amqp10
 
 Said = tuple[str | None, dict[str, str] | None]
 _NOTHING: Final[Said] = (None, None)
@@ -113,4 +114,5 @@ def _field(raw: bytes, at: int) -> tuple[object, int]:
 _READERS: Final[dict[int, Callable[[bytes], tuple[str, dict[str, object]]]]] = {
     NATIVE: _read_native,
     AMQP091: _read_amqp091,
+    AMQP10: read_amqp10,
 }

@@ -20,7 +20,7 @@ from headrace.protocols.amqp10.outgoing import OutgoingLink
 from headrace.protocols.amqp10.performatives import Attach, Detach
 from headrace.protocols.amqp10.publishing import Publisher, check_target
 from headrace.protocols.amqp10.states import RELEASED, State
-from headrace.protocols.amqp10.subscribing import origin_of, own_queue, take_over
+from headrace.protocols.amqp10.subscribing import kept_subscription, origin_of, own_queue, take_over
 from headrace.protocols.amqp10.termini import Coordinator, Target
 from headrace.protocols.amqp10.types import Map
 
@@ -106,7 +106,7 @@ def _attach_outgoing(session: "Session", attach: Attach) -> Link:
     peer = session.peer
     source = attach.source
     if source is None:
-        raise ProtocolError(INVALID_FIELD, f"the link {attach.name[:64]!r} has no source")
+        return _attach_kept(session, attach)
     if attach.sender_settles == SENDER_MIXED:
         attach.sender_settles = SENDER_UNSETTLED
     answer = _answer(attach)
@@ -121,6 +121,16 @@ def _attach_outgoing(session: "Session", attach: Attach) -> Link:
     session.send(answer.encode())
     if kept is not None:
         take_over(link, kept, attach.unsettled)
+    return link
+
+
+def _attach_kept(session: "Session", attach: Attach) -> Link:
+    origin, source = kept_subscription(session.peer, attach)
+    answer = _answer(attach)
+    answer.source = source
+    link = OutgoingLink(session, attach, origin)
+    origin.open(link)
+    session.send(answer.encode())
     return link
 
 

@@ -17,6 +17,8 @@ from headrace.errors import (
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.states import Error
 
+_MAX_CHARACTERS: Final = 400
+
 _NAMES: Final = {
     frames.INTERNAL_ERROR: "amqp:internal-error",
     frames.DECODE_ERROR: "amqp:decode-error",
@@ -71,13 +73,14 @@ _OF_SESSION: Final = frozenset(
 
 
 def error_for(error: HeadraceError) -> Error:
-    """The error as the peer is told of it."""
+    """The error as the peer is told of it: short enough for the smallest frame."""
+    text = str(error)[:_MAX_CHARACTERS]
     if isinstance(error, ProtocolError):
-        return Error(_NAMES.get(error.code, "amqp:internal-error"), error.message)
+        return Error(_NAMES.get(error.code, "amqp:internal-error"), text)
     for kind, condition in _OF_KINDS:
         if isinstance(error, kind):
-            return Error(condition, str(error))
-    return Error("amqp:internal-error", str(error))
+            return Error(condition, text)
+    return Error("amqp:internal-error", text)
 
 
 def ends_link_only(error: HeadraceError) -> bool:

@@ -257,16 +257,22 @@ class Connection(Handler):
         except ProtocolError as error:
             self._end(error)
 
-    def _open(self, opening: Open) -> None:
-        if self._peer is not None or self._wire is None:
-            raise ProtocolError(ILLEGAL_STATE, "open on an open connection")
+    def _send_open(self) -> None:
+        """Ours; also before a close, which nobody understands without."""
+        if self._is_opened:
+            return
+        self._is_opened = True
         answer = Open(CONTAINER_ID)
         answer.max_frame_size = MAX_FRAME_SIZE
         answer.channel_max = CHANNEL_MAX
         answer.idle_timeout = IDLE_TIMEOUT_MS // 2
         answer.properties = Map.of({**_COMPATIBLE_WITH, "platform": f"Headrace {self._server.version}"})
         self._send_raw(encode_frame(0, answer.encode()))
-        self._is_opened = True
+
+    def _open(self, opening: Open) -> None:
+        if self._peer is not None or self._wire is None:
+            raise ProtocolError(ILLEGAL_STATE, "open on an open connection")
+        self._send_open()
         account = self._account
         if account is None:
             raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
@@ -283,7 +289,7 @@ class Connection(Handler):
         peer.broker.on_dissolved.append(self._on_dissolved)
         account.on_removed.append(self._on_removed)
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
-        self._wire.keep_alive(beat_ms / 1000, IDLE_TIMEOUT_MS / 1000)
+        self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
     def _enter(self, account: Account, hostname: str) -> Peer:
         """The virtual host that a client wants, if it may. Raises ProtocolError."""
@@ -367,6 +373,7 @@ class Connection(Handler):
         if self._account is None and not self._is_opened:
             self._wire.close()
             return
+        self._send_open()
         self._send_raw(encode_frame(0, Close(error_for(error)).encode()))
         self._wire.close(_GOODBYE_SECONDS)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from headrace.protocols.amqp10.peer import Peer
 
 _MAX_OPEN: Final = 256
+_MAX_PUBLISHES: Final = 100_000
+_MAX_BYTES: Final = 128 << 20
 _NAMES: Final = {"amqp:declare:list": DECLARE, "amqp:discharge:list": DISCHARGE}
 
 
@@ -63,9 +65,14 @@ class Transactions:
         return name
 
     def post(self, link: IncomingLink, delivery: Incoming, publish: Publish) -> None:
-        """A message is published if its transaction is committed. Raises ProtocolError (unknown id)."""
+        """A message is published if its transaction is committed. Raises ProtocolError (unknown id, too much)."""
         assert isinstance(delivery.state, Transactional)
         staged = self._staged(delivery.state.transaction)
+        staged.size_bytes += len(publish.message.payload)
+        if staged.size_bytes > _MAX_BYTES or len(staged.publishes) >= _MAX_PUBLISHES:
+            raise ProtocolError(
+                RESOURCE_LIMIT, f"a transaction holds at most {_MAX_PUBLISHES} messages with {_MAX_BYTES} bytes"
+            )
         staged.publishes.append(publish)
         if not delivery.settled:
             link.done(delivery.number, Transactional(delivery.state.transaction, ACCEPTED))

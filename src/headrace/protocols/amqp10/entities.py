@@ -66,7 +66,7 @@ def _create(request: Request) -> Reply:
     name = _name(request)
     peer = request.peer
     if any([key in body for key in _BY_ARGUMENTS]):
-        unknown = [key for key in body if key not in (*_BY_ARGUMENTS, "name", "type")]
+        unknown = [key for key in body if key not in _BY_ARGUMENTS and key not in ("name", "type")]
         if unknown:
             raise Refused(f"unknown attribute {unknown[0][:64]!r} of queue {name!r}")
         table = arguments(body)

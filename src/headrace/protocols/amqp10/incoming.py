@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SERIAL: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
+_MAX_UNSETTLED: Final = 10_000
 
 
 @final
@@ -77,6 +78,11 @@ class IncomingLink(Link):
         self._credit = LINK_CREDIT
         self._send_flow()
 
+    def _grant_more(self) -> None:
+        """Before the sender runs out, unless it leaves too much unsettled that we have to remember."""
+        if self._credit < LINK_CREDIT // 2 and len(self._tags) < _MAX_UNSETTLED:
+            self.grant()
+
     def _send_flow(self) -> None:
         flow = self.session.state()
         flow.handle = self.handle
@@ -96,8 +102,7 @@ class IncomingLink(Link):
             raise ProtocolError(INVALID_FIELD, f"a delivery needs an id and a tag of at most {MAX_TAG_BYTES} bytes")
         self._credit -= 1
         self._delivery_count = self._delivery_count + 1 & _SERIAL
-        if self._credit < LINK_CREDIT // 2:
-            self.grant()
+        self._grant_more()
         if transfer.more and not transfer.aborted:
             self._first = transfer
             self._settled = transfer.settled is True
@@ -168,6 +173,7 @@ class IncomingLink(Link):
             tag = self._tags.pop(number, None)
             if tag is not None:
                 self.states.pop(tag, None)
+            self._grant_more()
 
     # -- flow and end ------------------------------------------------------------------------------------------------
 
@@ -177,8 +183,9 @@ class IncomingLink(Link):
             if skipped < _HALF:
                 self._delivery_count = flow.delivery_count
                 self._credit = max(self._credit - skipped, 0)
-        if flow.echo or self._credit < LINK_CREDIT // 2:
-            self.grant()
+        self._grant_more()
+        if flow.echo:
+            self._send_flow()
 
     def end(self, is_closed: bool) -> None:
         self._drop()
@@ -187,3 +194,6 @@ class IncomingLink(Link):
         if not is_closed and self.states:
             self.peer.host.suspended.keep_states(self)
         self._sink.end(is_closed)
+
+    def abandon(self) -> None:
+        self.end(False)

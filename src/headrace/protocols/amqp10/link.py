@@ -32,18 +32,22 @@ class Link(ABC):
 
     @abstractmethod
     def end(self, is_closed: bool) -> None:
-        """The link is detached, for good or perhaps to be resumed; nothing is sent any more."""
+        """The peer detached the link, for good or perhaps to resume it; nothing is sent any more."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """We detached the link: what is unsettled goes back, what outlives links stays."""
 
     def refresh(self) -> None:
         """The peer or its session can take more again, or cannot."""
         return
 
     def detach(self, error: HeadraceError | None) -> None:
-        """Detach the link from this side, for good."""
+        """Detach the link from this side; it cannot be resumed."""
         if self.is_over:
             return
         detach = Detach(self.handle, True, None if error is None else error_for(error))
         self.session.send(detach.encode())
         self.session.forget(self)
         self.is_over = True
-        self.end(True)
+        self.abandon()

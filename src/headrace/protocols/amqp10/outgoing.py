@@ -195,7 +195,14 @@ class OutgoingLink(Link):
         self.session.send(Disposition(self.session.channel, False, number, number, True, state).encode())
 
     def end(self, is_closed: bool) -> None:
-        for number in self.unsettled:
-            self.session.sent.pop(number, None)
+        self._forget_all()
         if is_closed or not self.peer.host.suspended.keep(self):
             self.origin.end(is_closed)
+
+    def abandon(self) -> None:
+        self._forget_all()
+        self.origin.end(False)
+
+    def _forget_all(self) -> None:
+        for number in self.unsettled:
+            self.session.sent.pop(number, None)

@@ -81,8 +81,8 @@ def _in_order(message: bytes) -> bytes:
 
 
 def _split(message: bytes) -> tuple[bytes, bytes]:
-    at = 0
     size = len(message)
+    at = _quick_steps(message, size)
     while at < size and (at + 2 >= size or message[at : at + 2] != b"\x00\x53" or message[at + 2] < DATA):
         reader = Reader(message, at)
         if DATA <= _kind(reader) <= VALUE:
@@ -101,6 +101,26 @@ def _split(message: bytes) -> tuple[bytes, bytes]:
     form = WHOLE_BODY if single is None else single[0]
     properties = b"".join((bytes([form | _HAS_FOOTER]), _U32.pack(at), head, message[body:]))
     return properties, content if single is None else content[single[1] :]
+
+
+def _quick_steps(message: bytes, size: int) -> int:
+    """Step over sections before the body that are in their usual forms; returns where the first other one begins.
+
+    0.4 us for one section; a reader takes 2.
+    """
+    at = 0
+    while size - at > 8 and message[at] == 0 and message[at + 1] == 0x53 and HEADER <= message[at + 2] < DATA:
+        code = message[at + 3]
+        if code == 0xC0 or code == 0xC1:
+            after = at + 5 + message[at + 4]
+        elif code == 0xD0 or code == 0xD1:
+            after = at + 8 + _U32.unpack_from(message, at + 4)[0]
+        else:
+            break
+        if after > size:
+            break
+        at = after
+    return at
 
 
 def joined(properties: bytes, payload: bytes) -> bytes:

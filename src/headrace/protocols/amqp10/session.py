@@ -56,7 +56,6 @@ class Session:
         self._room = INCOMING_WINDOW
         self._next_outgoing_id = 0
         self._peer_room = begin.incoming_window
-        self._peer_outgoing_window = begin.outgoing_window
         self._waiting: deque[bytes] = deque()
         """Frames of transfers that the peer's window has no room for."""
         self._next_delivery_id = 0
@@ -160,7 +159,7 @@ class Session:
         link.detach(error)
 
     def flow(self, flow: Flow) -> None:
-        self._peer_outgoing_window = flow.outgoing_window
+        had_room = self.room > 0
         ahead = self._next_outgoing_id - (flow.next_incoming_id or 0) & _SERIAL
         if ahead >= _HALF:
             raise ProtocolError(WINDOW_VIOLATION, f"next-incoming-id {flow.next_incoming_id} was never sent")
@@ -169,18 +168,18 @@ class Session:
         if flow.handle is None:
             if flow.echo:
                 self.send(self.state().encode())
-            self._refresh()
+            self.refresh()
             return
         link = self._links.get(flow.handle)
         if link is None:
             if flow.handle in self._detached:
                 return
             raise ProtocolError(UNATTACHED_HANDLE, f"handle {flow.handle} is that of no link")
-        try:
-            link.flow(flow)
-        except HeadraceError as error:
-            self.refuse(link, error)
-        self._refresh()
+        link.flow(flow)
+        if had_room:
+            link.refresh()
+        else:
+            self.refresh()
 
     def state(self) -> Flow:
         """A flow that says how the session stands."""
@@ -246,10 +245,7 @@ class Session:
             self.peer.wire.send(b"".join(out))
 
     def refresh(self) -> None:
-        """The connection can take more again, or cannot."""
-        self._refresh()
-
-    def _refresh(self) -> None:
+        """The peer can take more again, or cannot."""
         for link in self.links():
             link.refresh()
 

@@ -32,7 +32,7 @@ from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink, Sent
 from headrace.protocols.amqp10.performatives import Attach
 from headrace.protocols.amqp10.states import outcome_in, state_of
 from headrace.protocols.amqp10.suspended import SuspendedLink
-from headrace.protocols.amqp10.termini import NEVER, Source
+from headrace.protocols.amqp10.termini import NEVER, UNSETTLED_STATE, Source
 from headrace.protocols.amqp10.types import Described, Map
 
 if TYPE_CHECKING:
@@ -109,10 +109,7 @@ def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node) -> t
 
 
 def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscription:
-    """A queue of the link's own that gets what is published to a topic or an exchange.
-
-    One that outlives its connection is named by container and link, so that the next attach finds it again.
-    """
+    """A queue of the link's own that gets what is published to a topic or an exchange."""
     if node.kind == TOPIC:
         peer.rights.check_topic_subscribe(node.name, peer.container_id)
     else:
@@ -120,9 +117,11 @@ def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscrip
         peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
     stays = source.expiry_policy == NEVER or source.timeout > 0
     if stays:
-        name = f"{peer.container_id}:{attach.name}"[:200]
         expires_ms = 0 if source.expiry_policy == NEVER else source.timeout * 1000
-        queue = peer.broker.declare(QueueDefinition(name, durable=source.durable > 0, expires_ms=expires_ms))
+        definition = QueueDefinition(_kept_name(peer, attach), durable=source.durable > 0, expires_ms=expires_ms)
+        peer.rights.check_declare_queue(definition)
+        peer.rights.check(READ, rights.QUEUE, definition.name)
+        queue = peer.broker.declare(definition)
     else:
         queue = own_queue(peer)
     exchange, key = (node.name, node.key or "")
@@ -133,6 +132,26 @@ def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscrip
     subscription.deletes_queue = True
     subscription.stays = stays
     return subscription
+
+
+def kept_subscription(peer: "Peer", attach: Attach) -> tuple[Subscription, Source]:
+    """The durable subscription of this container and name, for a receiver that asks for it without a source.
+
+    That is how one is looked up to be ended: by closing the link. Raises NotFound, AccessRefused.
+    """
+    queue = peer.broker.queue(_kept_name(peer, attach), peer.owner)
+    peer.rights.check(rights.CONFIGURE, rights.QUEUE, queue.name)
+    subscription = Subscription(peer, queue.name)
+    subscription.deletes_queue = subscription.stays = True
+    source = Source(queue_path(queue.name))
+    source.durable = UNSETTLED_STATE
+    source.expiry_policy = NEVER
+    return subscription, source
+
+
+def _kept_name(peer: "Peer", attach: Attach) -> str:
+    """The queue of a subscription that stays: named by container and link, so that the next attach finds it again."""
+    return f"{peer.container_id}:{attach.name}"[:200]
 
 
 def own_queue(peer: "Peer") -> Queue:

@@ -1,0 +1,104 @@
+"""An AMQP 1.0 connection without a network: frames go in, events come out, time moves only when told."""
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from headrace.core.definition import QueueDefinition
+from headrace.model import AMQP10
+from headrace.net.connection import Wire
+from headrace.protocols.amqp10.codec import Decoder, Event, encode_frame
+from headrace.protocols.amqp10.connection import Connection
+from headrace.protocols.amqp10.frames import AMQP_HEADER
+from headrace.protocols.amqp10.peer import Server
+from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from tests.doors import doors_to
+from tests.house import House
+
+E = TypeVar("E")
+
+
+class Line:
+    """What a connection sees of its wire, without a socket."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self._before: list[Callable[[], None]] = []
+        self.is_closing = False
+        self.peer = self.address = "test"
+        self.is_loopback = True
+        self.certificate_name = ""
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def before_flush(self, call: Callable[[], None]) -> None:
+        self._before.append(call)
+
+    def flush(self) -> None:
+        while self._before:
+            self._before.pop(0)()
+
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
+        return
+
+    def pause_reading(self, why: int) -> None:
+        return
+
+    def resume_reading(self, why: int) -> None:
+        return
+
+    def close(self, after_seconds: float = 0.0) -> None:
+        self.is_closing = True
+
+
+class Office:
+    """A broker with the queue `q`, and connections to it."""
+
+    def __init__(self) -> None:
+        self.house = House()
+        self.house.broker.codecs.add(AMQP10, Amqp10Codec())
+        self.house.broker.declare(QueueDefinition("q"))
+        hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)
+        self.server = Server(hosts, self.access, self.house.clock, "test")
+
+    def connect(self, container_id: str = "client") -> "Caller":
+        return Caller(self, container_id)
+
+
+class Caller:
+    """One connection with one session."""
+
+    def __init__(self, office: Office, container_id: str) -> None:
+        self._office = office
+        self._connection = Connection(office.server, office.house.clock)
+        self._line = Line()
+        self._decoder = Decoder()
+        self._connection.opened(cast("Wire", self._line))
+        self._connection.feed(AMQP_HEADER)
+        self.say(Open(container_id), Begin(None, 0, 1000, 1000))
+
+    def say(self, *performatives: Performative) -> list[Event]:
+        """Send these; what is answered."""
+        for performative in performatives:
+            payload = performative.payload if isinstance(performative, Transfer) else b""
+            self._connection.feed(encode_frame(performative.channel, performative.encode(), payload))
+            self._office.house.run()
+            self._line.flush()
+        return self.heard()
+
+    def heard(self) -> list[Event]:
+        """What came since the last look."""
+        self._office.house.run()
+        self._line.flush()
+        sent, self._line.sent = self._line.sent, []
+        return self._decoder.feed(b"".join(sent))
+
+    def lose(self) -> None:
+        """The connection breaks."""
+        self._connection.lost()
+        self._office.house.run()
+
+
+def only(kind: type[E], events: list[Event]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
