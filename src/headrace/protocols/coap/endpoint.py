@@ -119,7 +119,7 @@ class Endpoint(DatagramHandler):
         message_id = int.from_bytes(data[2:4])
         known = self._exchanges.get((peer, message_id))
         now_us = self._clock.monotonic_us()
-        if known is not None and data[0] == known.head[0] and known.since_us > now_us - _REMEMBERED_US:
+        if known is not None and data[:1] == known.head[:1] and known.since_us > now_us - _REMEMBERED_US:
             self._send(known.answer, peer)
             return
         exchange = _Exchange(peer, data[:12], now_us)
