@@ -73,9 +73,6 @@ class BrokerPlace(Place):
     def close(self) -> None:
         self._client.close()
 
-    def close(self) -> None:
-        self._client.close()
-
     def report(self, positions: dict[str, int]) -> None:
         for queue, offset in positions.items():
             query: dict[str, str | int] = {"queue": queue, "group": self._options.consumer_group, "offset": offset}

@@ -32,9 +32,6 @@ class Directory(Place):
     def __str__(self) -> str:
         return f"the data directory {self._options.directory}"
 
-    def close(self) -> None:
-        """Files are open only while they are read."""
-
     def refresh(self) -> None:
         self._seen().refresh()
 

@@ -73,10 +73,6 @@ class Place(ABC):
     def report(self, positions: dict[str, int]) -> None:
         """Tell the broker how far the consumer group of the options has come."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of what it holds open; it is opened again when it is needed."""
-
     def matching(self, patterns: tuple[str, ...]) -> list[str]:
         """The queues of these names and patterns. Raises NotFound for a name that is no queue's."""
         names = self.names()
