@@ -26,10 +26,14 @@ COMPILED = (
     "headrace/storage/local/*.py",
     "headrace/core/*.py",
     "headrace/protocols/amqp091/*.py",
+    "headrace/protocols/amqp10/*.py",
+    "headrace/protocols/mqtt/*.py",
 )
 INTERPRETED = {
     "headrace/storage/local/disk.py",  # tests put failing disks in its place, and its classes inherit from builtins
     "headrace/protocols/amqp091/fields.py",  # numbers and strings that remember their wire type inherit from builtins
+    "headrace/protocols/amqp10/types.py",  # so do these
+    "headrace/protocols/amqp10/entities.py",  # mypyc fails on a star in a return, and nothing waits for management
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
     "headrace/protocols/amqp091/declaring.py",
     "headrace/protocols/amqp091/handshake.py",
@@ -71,9 +75,17 @@ def has_compiler() -> bool:
     return shutil.which(command.split()[0]) is not None
 
 
-def compile_into(target: Path, level: str = "2") -> list[Path]:
-    """Copy the package to `target` and compile it there; returns the paths of what was built, below `target`."""
+def copy_into(target: Path) -> None:
+    """Copy the package as it is."""
     shutil.copytree(SOURCES, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def compile_into(target: Path, level: str = "2") -> list[Path]:
+    """Copy the package to `target` and compile it there; returns the paths of what was built, below `target`.
+
+    Raises RuntimeError with what the compiler said.
+    """
+    copy_into(target)
     found = sorted(str(path.relative_to(target)) for pattern in COMPILED for path in target.glob(pattern))
     files = [name for name in found if name not in INTERPRETED and not name.endswith("__init__.py")]
     script = target / "setup.py"
@@ -114,4 +126,11 @@ class CompileHook(BuildHookInterface[Any]):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="where the compiled package goes")
-    compile_into(parser.parse_args().directory.resolve())
+    directory = parser.parse_args().directory.resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    if has_compiler():
+        print("compiling headrace; this takes a minute or two", flush=True)
+        compile_into(directory)
+    else:
+        print("no C compiler: headrace runs as plain Python, which is slower; install gcc and run this again")
+        copy_into(directory)

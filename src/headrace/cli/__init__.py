@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli.words import examples
-from headrace.version import __version__
+from headrace.version import IS_COMPILED, __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
@@ -72,7 +72,7 @@ def main() -> None:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"headrace {__version__}")
+        typer.echo(f"headrace {__version__} ({'compiled' if IS_COMPILED else 'interpreted'})")
         raise typer.Exit
 
 

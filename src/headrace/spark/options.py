@@ -13,8 +13,6 @@ from headrace.errors import Refused
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-LOG: Final = "log"
-WORK: Final = "work"
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,8 +30,6 @@ _READ: Final = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "consumerGroup",
-    "mode",
-    "leaseSeconds",
 )
 _WRITE: Final = (*_COMMON, "exchange", "topic", "transactionId")
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -78,8 +74,6 @@ class ReadOptions:
     trigger_bytes: int
     fail_on_data_loss: bool
     consumer_group: str
-    mode: str
-    lease_seconds: int
 
 
 @dataclass(frozen=True)
@@ -97,13 +91,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises Refused when an option is unknown, missing, or makes no sense."""
     options = _checked(given, _READ)
     server, directory = _place(options)
-    mode = options.get("mode", LOG).lower()
-    if mode not in (LOG, WORK):
-        raise Refused(f"option mode is {mode!r}; it may be {LOG!r} (read the log) or {WORK!r} (claim messages)")
     group = options.get("consumergroup", "")
-    if server is None and (group or mode == WORK):
+    if server is None and group:
         raise Refused(
-            "options consumerGroup and mode=work need a broker: a data directory is only read. "
+            "option consumerGroup needs a broker: a data directory is only read. "
             "Set url to the broker's HTTP address, such as http://localhost:15672"
         )
     return ReadOptions(
@@ -120,8 +111,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _size(options, "maxBytesPerTrigger", 0),
         _truth(options, "failOnDataLoss", True),
         group,
-        mode,
-        _number(options, "leaseSeconds", 600),
     )
 
 

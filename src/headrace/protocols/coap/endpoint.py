@@ -43,6 +43,7 @@ PROTOCOL: Final = "coap"
 _PREFIX: Final = ("mqtt", "publish")
 _MAX_REMEMBERED: Final = 4096
 _REMEMBERED_US: Final = 247_000_000  # RFC 7252, 4.8.2: EXCHANGE_LIFETIME
+_HEADER_BYTES: Final = 4
 _MAX_OPEN: Final = 1024
 _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
@@ -116,10 +117,12 @@ class Endpoint(DatagramHandler):
         self._port = port
 
     def received(self, data: bytes, peer: Peer) -> None:
+        if len(data) < _HEADER_BYTES:
+            return
         message_id = int.from_bytes(data[2:4])
         known = self._exchanges.get((peer, message_id))
         now_us = self._clock.monotonic_us()
-        if known is not None and data[0] == known.head[0] and known.since_us > now_us - _REMEMBERED_US:
+        if known is not None and data[:1] == known.head[:1] and known.since_us > now_us - _REMEMBERED_US:
             self._send(known.answer, peer)
             return
         exchange = _Exchange(peer, data[:12], now_us)
@@ -128,7 +131,7 @@ class Endpoint(DatagramHandler):
         except ProtocolError as error:
             if error.code != MALFORMED:
                 self._answer(exchange, error.code, str(error))
-            elif len(data) >= 4 and data[0] >> 4 == 4:  # version 1, confirmable
+            elif data[0] >> 4 == 4:  # version 1, confirmable
                 self._send(encode_reset(message_id), peer)
             return
         if request is None:

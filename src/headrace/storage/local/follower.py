@@ -14,7 +14,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt, NotFound, Unavailable
 from headrace.storage.local.block import HEADER_BYTES as BLOCK_HEADER_BYTES
-from headrace.storage.local.block import decode_head
+from headrace.storage.local.block import decode_block, decode_head
 from headrace.storage.local.checkpoint import LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
 from headrace.storage.local.journal import HEADER_BYTES, PAGE, Position, decode_header
@@ -261,9 +261,11 @@ class Follower:
         length = record_length(head)
         if not length or record_seq(head, 0) != position.seq + 1:
             return None
-        if length > _OUTLINE_BYTES and self._has_record(fd, position.at + length, position.seq + 2):
-            # Records are written one behind the other: one that another follows is whole, and need not be read whole.
-            return self._outline_record(fd, position.at, head, length)
+        if length > _OUTLINE_BYTES:
+            # A record is written from its start to its end, and the next one then: what is followed by another, or ends
+            # in a whole block, is there. Whoever reads its messages verifies each of them.
+            is_followed = self._has_record(fd, position.at + length, position.seq + 2)
+            return self._outline_record(fd, position.at, head, length, is_followed)
         data = self._disk.read(fd, position.at, length)
         record = decode_record(data, 0)
         if record is None:
@@ -281,15 +283,22 @@ class Follower:
         fd = self._files[self._file_of(index)]
         return record_seq(self._disk.read(fd, PAGE, RECORD_HEADER_BYTES), 0)
 
-    def _outline_record(self, fd: int, at: int, head: bytes, length: int) -> Record | None:
-        """What a record appends where, without the messages."""
+    def _outline_record(self, fd: int, at: int, head: bytes, length: int, is_followed: bool) -> Record | None:
+        """What a record appends where, without the messages; None when its end is not there yet."""
         before = length - blocks_length(head)
         data = self._disk.read(fd, at, before)
         headers: list[bytes] = []
         position = at + before
         while position < at + length:
             headers.append(self._disk.read(fd, position, BLOCK_HEADER_BYTES))
-            position += decode_head(headers[-1], "the journal", position).length
+            try:
+                found = decode_head(headers[-1], "", position).length
+                if not is_followed and position + found >= at + length:
+                    body = self._disk.read(fd, position + BLOCK_HEADER_BYTES, found - BLOCK_HEADER_BYTES)
+                    decode_block(headers[-1], body, "", position)
+            except Corrupt:
+                return None
+            position += found
         return decode_outline(data, headers, length)
 
     def _file_of(self, index: int) -> str:
