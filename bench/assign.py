@@ -41,7 +41,7 @@ def messages(spark: SparkSession, count: int) -> DataFrame:
 
 def alone(frame: DataFrame, filters: list[str]) -> float:
     """Rows a second of one core, without Spark."""
-    table = frame.select(*COLUMNS).limit(100_000).toArrow()
+    table = frame.select(*COLUMNS).where("offset < 100000").toArrow()
     predicates = PredicateSet([parse(text) for text in filters])
     batches = table.combine_chunks().to_batches(max_chunksize=20_000)
     started = time.perf_counter()

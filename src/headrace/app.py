@@ -7,32 +7,36 @@ import logging
 import os
 import resource
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, final
 
 from rich.filesize import decimal
 
+from headrace import logs
 from headrace.admin.listener import Contribute, HttpListener
 from headrace.admin.site import Site
 from headrace.clock import Clock, SystemClock
+from headrace.config.configuration import Configuration, Flags, load
+from headrace.config.settings import JSON_FORMAT, StorageSettings
 from headrace.core.access import Access
 from headrace.core.broker import Broker
+from headrace.core.configured import QUEUE
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
-from headrace.errors import Fatal, Unavailable
+from headrace.core.pubsub import session_limits
+from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.listener import Listener
-from headrace.net.tls import Tls, TlsFiles
+from headrace.net.tls import Tls
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
@@ -43,22 +47,14 @@ from headrace.protocols.greeting import AmqpGreeting
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.reloading import Reloading, limit, tls_files
 from headrace.storage.api import Engine, Wake
-from headrace.storage.local.engine import LocalEngine
+from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
-DEFAULT_DATA: Final = Path("data")
-DEFAULT_ADDRESS: Final = "127.0.0.1"  # a fresh broker has only the user guest, who comes from this machine
-DEFAULT_AMQP_PORT: Final = 5672
-DEFAULT_AMQPS_PORT: Final = 5671
-DEFAULT_MQTT_PORT: Final = 1883
-DEFAULT_MQTTS_PORT: Final = 8883
-DEFAULT_HTTP_PORT: Final = 15672
-DEFAULT_HTTPS_PORT: Final = 15671
 _STAGED_BYTES: Final = 16 << 30
-DEFAULT_WS_PORT: Final = 8083
 _WS_PATHS: Final = ("/", "/mqtt")
 _WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
@@ -66,60 +62,56 @@ _TICK_SECONDS: Final = 0.05
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
 
-OpenEngine = Callable[[Path | None, Wake], Engine]
+OpenEngine = Callable[[StorageSettings, Wake], Engine]
 
 
 @final
 @dataclass(frozen=True)
-class ServeSettings:
-    """What `headrace serve` was asked for; without a data directory everything is kept in memory."""
+class Launch:
+    """What `headrace serve` was asked for."""
 
-    data: Path | None = DEFAULT_DATA
+    file: Path | None = None
+    flags: Flags = field(default_factory=dict)
     ready_file: Path | None = None
-    host: str = DEFAULT_ADDRESS
-    amqp: int | None = DEFAULT_AMQP_PORT
-    """Where AMQP clients are served: 0 for any free port, None for nowhere."""
-    mqtt: int | None = DEFAULT_MQTT_PORT
-    """Where MQTT clients are served, in the same way."""
-    ws: int | None = DEFAULT_WS_PORT
-    """Where MQTT clients are served over WebSocket, in the same way; they also are at /mqtt of the HTTP port."""
-    http: int | None = DEFAULT_HTTP_PORT
-    """Where the admin API, metrics and the dashboard are served, in the same way."""
-    coap: int | None = None
-    """Where CoAP clients publish, in the same way."""
-    tls: TlsFiles | None = None
-    """The certificate of the listeners below, which there are only with one."""
-    amqps: int | None = None
-    mqtts: int | None = None
-    https: int | None = None
+    """Where to write pid, data directory and ports once it serves."""
+
+    def read(self) -> Configuration:
+        """The configuration as it is now. Raises Refused."""
+        return load(QUEUE, self.file, os.environ, self.flags)
 
 
-def open_engine(data: Path | None, wake: Wake) -> Engine:
-    """The engine over a data directory, or in memory without one."""
-    if data is None:
+def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
+    """The engine over a data directory, or in memory."""
+    if settings.memory:
         return MemoryEngine(wake)
+    sizes = LocalSettings(
+        checkpoint_bytes=settings.checkpoint_bytes,
+        tail_bytes=settings.tail_bytes,
+        segment_bytes=settings.segment_bytes,
+        cache_bytes=settings.cache_bytes,
+    )
     try:
-        return LocalEngine(data, wake)
+        return LocalEngine(settings.data, wake, sizes)
     except OSError as error:
         raise Unavailable(
-            f"the data directory {data} cannot be opened: {error.strerror or error}; "
+            f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
             f"make it writable, or choose another with --data"
         ) from error
 
 
 def serve(
-    settings: ServeSettings,
-    clock: Clock | None = None,
-    opener: OpenEngine = open_engine,
+    launch: Launch, configuration: Configuration, clock: Clock | None = None, opener: OpenEngine = open_engine
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
-    Raises Unavailable when the directory is in use and Corrupt when it is damaged, before anything is served; Fatal,
-    at once and without tidying up, when the disk fails: nothing that is in memory can be promised any more.
+    Raises Unavailable when the directory is in use, Corrupt when it is damaged and Refused when its queues cannot
+    become what is configured, before anything is served; Fatal, at once and without tidying up, when the disk fails:
+    nothing that is in memory can be promised any more.
     """
-    log_to_stderr()
+    log = configuration.settings.log
+    logs.set_up(log.level, log.format)
     raise_file_limit()
-    program = _Program(settings, clock or SystemClock(), opener)
+    program = _Program(launch, configuration, clock or SystemClock(), opener)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(program.run())
 
@@ -131,18 +123,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def log_to_stderr() -> None:
-    """Send the log to stderr: in colour for people, a line each for files and pipes."""
-    handler: logging.Handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    if sys.stderr.isatty():
-        from rich.console import Console  # only people at a terminal need it
-        from rich.logging import RichHandler
-
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
 
 
 def raise_file_limit() -> None:
@@ -193,8 +173,10 @@ class Threads(Background):
 
 @final
 class _Program:
-    def __init__(self, settings: ServeSettings, clock: Clock, opener: OpenEngine) -> None:
-        self._settings = settings
+    def __init__(self, launch: Launch, configuration: Configuration, clock: Clock, opener: OpenEngine) -> None:
+        self._launch = launch
+        self._configuration = configuration
+        self._settings = configuration.settings
         self._clock = clock
         self._opener = opener
         self._engine: Engine | None = None
@@ -202,6 +184,7 @@ class _Program:
         self._access: Access | None = None
         self._background = Threads()
         self._tls: Tls | None = None
+        self._reloading: Reloading | None = None
         self._amqp10: Amqp10Server | None = None
         self._mqtt: MqttServer | None = None
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
@@ -215,11 +198,13 @@ class _Program:
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         started_us = self._clock.monotonic_us()
-        if self._settings.tls is not None:
-            self._tls = Tls(self._settings.tls)
-        engine = self._engine = self._opener(self._settings.data, lambda: self._wake(loop))
+        files = tls_files(self._settings.tls)
+        self._tls = Tls(files) if files is not None else None
+        engine = self._engine = self._opener(self._settings.storage, lambda: self._wake(loop))
         try:
-            self._open_hosts(engine, loop)
+            hosts = self._open_hosts(engine, loop)
+            self._reloading = Reloading(self._configuration, self._launch.read, hosts, self._tls)
+            self._reloading.start()
             await self._listen()
             self._announce(engine, self._clock.monotonic_us() - started_us)
             self._write_ready_file()
@@ -232,7 +217,7 @@ class _Program:
         finally:
             self._remove_ready_file()
 
-    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> Hosts:
         codecs, flow = Codecs(), Flow()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
@@ -241,8 +226,16 @@ class _Program:
         def soon(call: Callable[[], None]) -> None:
             loop.call_soon(call)
 
-        hosts = self._hosts = Hosts(engine, lambda name: Broker(engine, self._clock, soon, name, codecs, flow))
+        def broker(name: str) -> Broker:
+            settings = self._settings if self._reloading is None else self._reloading.settings
+            session = session_limits(settings.limits.session_bytes)
+            found = Broker(engine, self._clock, soon, name, codecs, flow, session)
+            limit(found, settings)
+            return found
+
+        hosts = self._hosts = Hosts(engine, broker)
         self._access = Access(engine, self._clock, self._background, hosts)
+        return hosts
 
     def _brokers(self) -> list[Broker]:
         return [] if self._hosts is None else self._hosts.brokers()
@@ -251,7 +244,7 @@ class _Program:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         assert self._hosts is not None
         assert self._access is not None
-        hosts, access, settings = self._hosts, self._access, self._settings
+        hosts, access, settings = self._hosts, self._access, self._settings.listeners
         amqp = self._amqp(hosts, access)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
             await self._open(name, Listener(amqp), port)
@@ -262,6 +255,9 @@ class _Program:
         if settings.ws is not None:
             await web.open(settings.host, settings.ws)
         site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__, self._staging())
+        reloading = self._reloading
+        if reloading is not None:
+            site.reload = lambda: asdict(reloading.reload())
         site.web_sockets["/mqtt"] = web.accept
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         for name, port in (("http", settings.http), ("https", settings.https)):
@@ -282,20 +278,16 @@ class _Program:
         """Open a listener if it was asked for."""
         if port is not None:
             tls = self._tls.context if self._tls is not None and name in _WITH_TLS else None
-            await listener.open(self._settings.host, port, tls)
+            await listener.open(self._settings.listeners.host, port, tls)
             self._listeners[name] = listener
 
     def _reload(self) -> None:
-        """SIGHUP: read again what can change while the broker serves, which is the certificate."""
-        if self._tls is None:
-            _log.info("there is no certificate to read again")
-            return
+        """SIGHUP: have what the configuration says now, as far as that can change while the broker serves."""
+        assert self._reloading is not None
         try:
-            self._tls.reload()
-        except Unavailable as error:
-            _log.error("the certificate stays as it was: %s", error)
-        else:
-            _log.info("the certificate was read again; connections from now on get it")
+            self._reloading.reload()
+        except HeadraceError as error:
+            _log.error("the configuration stays as it was: %s", error)
 
     def _wires(self) -> list[Wire]:
         listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
@@ -303,9 +295,10 @@ class _Program:
 
     def _staging(self) -> StagingArea:
         """Where bulk writes wait for their commit: with the data, or where temporary files are."""
-        data = self._settings.data
-        root = data / "staging" if data is not None else Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging"
-        return StagingArea(root, _STAGED_BYTES)
+        storage = self._settings.storage
+        if storage.memory:
+            return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
+        return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
     def _trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
@@ -316,8 +309,7 @@ class _Program:
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        for listener in self._listeners.values():
-            await listener.close()
+        await asyncio.gather(*[listener.close() for listener in self._listeners.values()])  # each takes its time
         self._background.close()
         for broker in self._brokers():
             broker.drain()
@@ -353,16 +345,25 @@ class _Program:
 
     def _announce(self, engine: Engine, took_us: int) -> None:
         queues = len([name for name in engine.logs() if not is_inner(name)])
-        logs = [engine.log(name) for name in engine.logs()]
-        messages = sum(log.next_offset - log.first_offset for log in logs)
-        size = decimal(sum(log.size_bytes for log in logs))
-        where = f"data directory {self._settings.data.resolve()}" if self._settings.data else "memory (nothing is kept)"
+        found = [engine.log(name) for name in engine.logs()]
+        messages = sum(log.next_offset - log.first_offset for log in found)
+        size = decimal(sum(log.size_bytes for log in found))
+        file = self._configuration.document.file
         lines = (
-            f"headrace serves {where}",
+            f"headrace {__version__} serves {self._where()}",
             f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            *[f"  {name} on {self._settings.host}:{port}" for name, port in self._ports().items()],
+            *([f"  configured by {file.resolve()}"] if file is not None else []),
+            *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
         )
-        print("\n".join(lines), flush=True)
+        if self._settings.log.format == JSON_FORMAT:
+            for text in lines:
+                _log.info("%s", text.strip())
+        else:
+            print("\n".join(lines), flush=True)
+
+    def _where(self) -> str:
+        storage = self._settings.storage
+        return "memory (nothing is kept)" if storage.memory else f"data directory {storage.data.resolve()}"
 
     # -- the ready file ----------------------------------------------------------------------------------------------
 
@@ -370,10 +371,11 @@ class _Program:
         return {name: listener.port for name, listener in self._listeners.items() if listener.port}
 
     def _write_ready_file(self) -> None:
-        path = self._settings.ready_file
+        path = self._launch.ready_file
         if path is None:
             return
-        data = str(self._settings.data.resolve()) if self._settings.data else None
+        storage = self._settings.storage
+        data = None if storage.memory else str(storage.data.resolve())
         text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
@@ -386,7 +388,7 @@ class _Program:
 
     def _remove_ready_file(self) -> None:
         """Remove it unless it has become another process's."""
-        path = self._settings.ready_file
+        path = self._launch.ready_file
         if path is None:
             return
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -9,29 +9,34 @@ import pickle
 import sys
 from typing import NoReturn
 
-from headrace.app import OpenEngine, ServeSettings, open_engine, serve
-from headrace.errors import Corrupt, Fatal, HeadraceError
-from headrace.exits import EXIT_DISK_FAILED, EXIT_PROBLEMS
+from headrace.app import Launch, OpenEngine, open_engine, serve
+from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
+from headrace.exits import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE
 
 
-def become(settings: ServeSettings) -> NoReturn:
+def become(launch: Launch) -> NoReturn:
     """Replace this process by one that serves as it was told, and has loaded nothing else."""
     reader, writer = os.pipe()
     os.set_inheritable(reader, True)
-    os.write(writer, pickle.dumps(settings))
+    os.write(writer, pickle.dumps(launch))
     os.close(writer)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "headrace.serving", str(reader), *sys.argv[1:]])
 
 
-def run(settings: ServeSettings, opener: OpenEngine = open_engine) -> int:
+def run(launch: Launch, opener: OpenEngine = open_engine) -> int:
     """Serve until told to stop; returns the exit code, after a line on stderr where it is not 0."""
     try:
-        serve(settings, opener=opener)
+        configuration = launch.read()
+    except Refused as error:
+        return _failed(str(error), EXIT_USAGE)
+    try:
+        serve(launch, configuration, opener=opener)
     except Fatal as error:
         return _failed(str(error), EXIT_DISK_FAILED)
     except Corrupt as error:
-        return _failed(f"{error}; `headrace doctor {settings.data}` examines the whole directory", EXIT_PROBLEMS)
+        data = configuration.settings.storage.data
+        return _failed(f"{error}; `headrace doctor {data}` examines the whole directory", EXIT_PROBLEMS)
     except HeadraceError as error:
         return _failed(str(error), EXIT_PROBLEMS)
     return 0
@@ -44,8 +49,8 @@ def _failed(message: str, code: int) -> int:
 
 def _main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as pipe:  # written by `become`, nobody else has the other end
-        settings = pickle.load(pipe)
-    sys.exit(run(settings))
+        launch = pickle.load(pipe)
+    sys.exit(run(launch))
 
 
 if __name__ == "__main__":

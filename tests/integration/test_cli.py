@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from headrace.storage.group_state import WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 
 _DEADLINE_SECONDS = 30.0
+_PORTS = ("--amqp", "0", "--mqtt", "0", "--ws", "0", "--http", "0")
 _SMALL = LocalSettings(journal_file_bytes=1 << 16, tail_bytes=1 << 12, segment_bytes=1 << 12)
 _FAILING_DISK = """
 import sys
@@ -35,14 +37,14 @@ class Broken(Disk):
     def write_synced(self, fd, buffers, position):
         raise SyncFailed(5, "Input/output error")
 
-def opener(data, wake):
-    engine = LocalEngine(data, wake, disk=Broken())
+def opener(settings, wake):
+    engine = LocalEngine(settings.data, wake, disk=Broken())
     commit = Commit()
     commit.append("orders", [Message(Source("t"), b"x", 1)])
     engine.commit(commit, lambda error: None)
     return engine
 
-serving.become = lambda settings: sys.exit(serving.run(settings, opener))
+serving.become = lambda launch: sys.exit(serving.run(launch, opener))
 cli.main()
 """
 
@@ -128,7 +130,20 @@ def _first_segment(root: Path) -> Path:
 # -- help
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["serve"],
+        ["config"],
+        ["config", "check"],
+        ["config", "show"],
+        ["config", "schema"],
+        ["backup"],
+        ["demo"],
+        ["doctor"],
+    ],
+)
 def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
     result = _run(*command, "--help")
 
@@ -268,6 +283,22 @@ def test_after_kill_9_it_serves_again(tmp_path: Path, data: Path, start: Start) 
     code, output, errors = _finish(second, signal.SIGTERM)
     assert code == 0, errors
     assert "messages 90" in output
+    assert re.search(r"storage \d+ commits were recovered from the journal", errors)
+
+
+def test_a_stop_does_not_wait_for_clients_that_do_not_answer(tmp_path: Path, start: Start) -> None:
+    process = start("serve", *_PORTS, "--ready-file", "ready.json")
+    ports = _wait_until_ready(process, tmp_path / "ready.json")["ports"]
+    silent = [socket.create_connection(("127.0.0.1", ports[name])) for name in ("amqp", "mqtt", "ws", "http")]
+    connected = socket.create_connection(("127.0.0.1", ports["amqp"]))
+    connected.sendall(b"AMQP\x00\x00\x09\x01")
+    assert connected.recv(1)
+
+    code, _, errors = _finish(process, signal.SIGTERM)
+
+    assert code == 0, errors
+    for client in (*silent, connected):
+        client.close()
 
 
 def test_a_damaged_journal_is_refused_with_one_line_that_names_the_doctor(data: Path) -> None:

@@ -21,6 +21,7 @@ from headrace.storage.api import Encoded
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace.storage.local.arrow_block import Memory
     from headrace.storage.local.encoded import EncodedBlock
 
 COLUMNS: Final = (
@@ -68,11 +69,12 @@ class ArrowCodec:
             area.sweep(now_us / 1_000_000 - EXPIRE_SECONDS)
             exchange = name if kind == "exchange" else ""
             named: list[str] = []
+            memory: Memory = {}
             blocks: list[EncodedBlock] = []
             for target, rows in _by_queue(_table(body), name) if kind == BY_COLUMN else [(name, _table(body))]:
                 default = target if kind != "exchange" else ""
                 origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
-                encoded = list(encode_table(rows, origin))
+                encoded = list(encode_table(rows, origin, memory))
                 blocks += encoded
                 named += [target] * len(encoded)
             kept = {"kind": kind, "name": name, "names": json.dumps(named)}

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final, final
 
 from headrace.admin.problems import BadRequest
+from headrace.admin.section import Section
 from headrace.core.arguments import table_from_json, table_to_json
-from headrace.core.configured import Section
 from headrace.core.properties import Codecs, Properties
 from headrace.errors import Refused
 from headrace.model import NATIVE, Message, Source

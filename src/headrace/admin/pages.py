@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace.admin.problems import BadRequest, NoLogin
+from headrace.admin.section import Section
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
 from headrace.core.broker import Broker
-from headrace.core.configured import Section
 from headrace.core.logins import Login
 from headrace.core.rights import Rights
 from headrace.errors import AccessRefused, HeadraceError, NotFound, TooLarge, Unavailable

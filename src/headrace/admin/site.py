@@ -48,6 +48,8 @@ Wires = Callable[[], list[Wire]]
 """All connections that there are now."""
 TakeOver = Callable[[], asyncio.Protocol]
 """Makes the protocol that a connection speaks from now on."""
+Reload = Callable[[], Mapping[str, object]]
+"""Applies what the configuration says now, and tells what became of it. Raises Refused, Unavailable."""
 Ports = Callable[[], Mapping[str, int]]
 """What is listened for, and where."""
 
@@ -76,6 +78,8 @@ class Site:
         self.clock = clock
         self.version = version
         self.started_us = clock.now_us()
+        self.reload: Reload | None = None
+        """Reads the configuration again, where there is one to read."""
         self.staging = staging
         """Where messages wait that are written in bulk and not committed yet."""
         self.web_sockets: dict[str, TakeOver] = {}

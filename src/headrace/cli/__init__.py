@@ -11,11 +11,14 @@ from headrace.version import IS_COMPILED, __version__
 
 _COMMANDS: Final = {
     "serve": "headrace.cli.serve",
+    "demo": "headrace.cli.demo",
     "publish": "headrace.cli.publish",
     "consume": "headrace.cli.consume",
     "queues": "headrace.cli.queues",
     "groups": "headrace.cli.groups",
     "dlq": "headrace.cli.dlq",
+    "config": "headrace.cli.config",
+    "backup": "headrace.cli.backup",
     "doctor": "headrace.cli.doctor",
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",

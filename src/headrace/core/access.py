@@ -270,7 +270,8 @@ def _key(*names: str) -> bytes:
 def _read(kind: type[_Kind], value: bytes) -> _Kind:
     """What was stored; members that are not known are ignored."""
     known = {name: text for name, text in json.loads(value).items() if name in kind.__dataclass_fields__}
-    return kind(**known)
+    found: _Kind = kind(**known)
+    return found
 
 
 def _json(values: object) -> bytes:

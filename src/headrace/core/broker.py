@@ -270,6 +270,23 @@ class Broker:
         """Raises NotFound, ResourceLocked."""
         return self._queues.find(name, owner)
 
+    def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
+        """Have a queue that exists be as defined, of the same type and durability: see reconciling.py. Raises NotFound.
+
+        What it leaves no room for goes. Priorities and single consumers change at a start only.
+        """
+        self._queues.alter(self._queues.find(definition.name), definition, is_start)
+
+    def loss(self, definition: QueueDefinition) -> int:
+        """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
+        return self._usable(definition.name, None).loss(definition, self._clock.now_us())
+
+    def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
+        """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
+        streams' readers that commit by themselves have their progress stored."""
+        self._flow.limit(unwritten_bytes, memory_bytes)
+        self._queues.auto_commit_us = auto_commit_ms * 1000
+
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
         """Remove a queue; returns how many messages it held. Raises NotFound, PreconditionFailed, ResourceLocked."""
         queue = self._queues.find(name, owner)

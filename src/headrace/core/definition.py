@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from headrace.config.durations import parse_duration_ms
 from headrace.core.arguments import frozen, table_from_json, table_to_json
-from headrace.core.durations import parse_duration_ms
 from headrace.errors import PreconditionFailed, Refused
 
 CLASSIC: Final = "classic"

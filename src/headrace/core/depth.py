@@ -6,6 +6,7 @@ Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.core.definition import QueueDefinition
 from headrace.model import Message
 
 if TYPE_CHECKING:
@@ -19,15 +20,22 @@ class Depth:
     """The length of one queue in messages and, where that has a limit, in bytes."""
 
     def __init__(self, queue: "Queue") -> None:
-        definition = queue.definition
         self._queue = queue
-        self._max_length = definition.max_length
-        self._max_bytes = definition.max_length_bytes
-        self.is_limited = self._max_length is not None or self._max_bytes is not None
+        self._max_length: int | None = None
+        self._max_bytes: int | None = None
+        self.is_limited = False
         self._staged = 0
         self._staged_bytes = 0
         self._bytes = 0
         """Payload bytes that some group is not done with; kept only where they have a limit."""
+        self.limit(queue.definition)
+
+    def limit(self, definition: QueueDefinition) -> None:
+        """Hold the queue to the limits of this definition from now on; `count` must follow once there are messages."""
+        self._max_length = definition.max_length
+        self._max_bytes = definition.max_length_bytes
+        self.is_limited = self._max_length is not None or self._max_bytes is not None
+        self._staged = self._staged_bytes = 0
 
     def stage(self, message: Message) -> None:
         self._staged += 1
@@ -47,8 +55,9 @@ class Depth:
         return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
 
     def unstage(self, messages: list[Message]) -> None:
-        self._staged -= len(messages)
-        self._staged_bytes -= sum([len(message.payload) for message in messages])
+        # What was on its way when the limits changed was never counted.
+        self._staged = max(0, self._staged - len(messages))
+        self._staged_bytes = max(0, self._staged_bytes - sum([len(message.payload) for message in messages]))
 
     def is_full(self, message: Message) -> bool:
         """Whether the queue would have more than it may if it took this message."""
@@ -76,6 +85,22 @@ class Depth:
                 return
             yield offset
 
+    def loss(self, definition: QueueDefinition) -> int:
+        """How many of the oldest messages would have to go if these were the limits."""
+        count, max_bytes = 0, definition.max_length_bytes
+        if definition.max_length is not None:
+            count = max(0, self._queue.messages - definition.max_length)
+        if max_bytes is None:
+            return count
+        size, offset, dropped = self._count(), self._queue.head(), 0
+        while size > max_bytes and offset < self._queue.log.next_offset:
+            for message in self._queue.log.read(offset, _READ):
+                offset += 1
+                if size > max_bytes:
+                    size -= len(message.payload)
+                    dropped += 1
+        return max(count, dropped)
+
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def add(self, size_bytes: int) -> None:
@@ -97,13 +122,17 @@ class Depth:
         """Count anew: after a start, or when groups came or went."""
         if self._max_bytes is None:
             return
+        self._bytes = self._count()
+
+    def _count(self) -> int:
         queue = self._queue
-        self._bytes = self._sum(queue.first_offset, queue.log.next_offset)
+        size = self._sum(queue.first_offset, queue.log.next_offset)
         groups = queue.work_groups()
         if len(groups) == 1:
             state = groups[0].state
-            self._bytes -= self._sum(queue.first_offset, state.committed)
-            self._bytes -= sum([self._sum(start, stop) for start, stop in state.settled])
+            size -= self._sum(queue.first_offset, state.committed)
+            size -= sum([self._sum(start, stop) for start, stop in state.settled])
+        return size
 
     def _sum(self, start: int, stop: int) -> int:
         total = 0

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Final, final
 
-HIGH_BYTES: Final = 64 << 20
-LOW_BYTES: Final = 32 << 20
-MEMORY_HIGH_BYTES: Final = 1 << 30
-MEMORY_LOW_BYTES: Final = 768 << 20
+from headrace.config.settings import LimitSettings
+
+_LIMITS: Final = LimitSettings()
+HIGH_BYTES: Final = _LIMITS.unwritten_bytes
+LOW_BYTES: Final = HIGH_BYTES // 2
+MEMORY_HIGH_BYTES: Final = _LIMITS.memory_bytes
+MEMORY_LOW_BYTES: Final = MEMORY_HIGH_BYTES // 4 * 3
 
 
 @final
@@ -34,6 +37,13 @@ class Flow:
         self._held: set[object] = set()
         self.listeners: list[Callable[[bool], None]] = []
         """Called with True when publishers must slow down, and with False when they may go on."""
+
+    def limit(self, high_bytes: int, memory_high_bytes: int) -> None:
+        """Have other watermarks from now on."""
+        self.high_bytes = high_bytes
+        self.low_bytes = high_bytes // 2
+        self.memory_high_bytes = memory_high_bytes
+        self.memory_low_bytes = memory_high_bytes // 4 * 3
 
     def hold(self, host: object, is_held: bool) -> None:
         """Storage took nothing from this host lately: publishers wait until it is tried again; or need no more."""

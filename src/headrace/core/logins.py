@@ -96,7 +96,12 @@ class Logins:
             self._decide(login, account, True, admit)
             return
         if digest not in self._waiting and self._is_one_too_many(login):
-            _log.warning("too many logins at once: one of user %s from %s is refused", _shown(login), login.address)
+            _log.warning(
+                "too many logins at once: one of user %s from %s is refused",
+                _shown(login),
+                login.address,
+                extra={"user": login.user[:_SHOWN]},
+            )
             admit(None)
             return
 
@@ -150,7 +155,8 @@ class Logins:
             self._failures.pop(_by_address(login), None)
             admit(account)
             return
-        _log.warning("login of user %s from %s refused: %s", _shown(login), login.address, why)
+        about = {"user": login.user[:_SHOWN]}
+        _log.warning("login of user %s from %s refused: %s", _shown(login), login.address, why, extra=about)
         self._background.later(self._failed(login), lambda: admit(None))
 
     # -- slowing down ------------------------------------------------------------------------------------------------

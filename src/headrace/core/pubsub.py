@@ -5,6 +5,7 @@ No sessions begin or end here: see sessions.py. No queues of clients: broker.py 
 
 from typing import TYPE_CHECKING, final
 
+from headrace.config.settings import LimitSettings
 from headrace.core.definition import DROP_HEAD, QueueDefinition
 from headrace.core.envelope import Envelope, marked
 from headrace.core.inner import InnerQueues
@@ -26,10 +27,15 @@ from headrace.model import Message
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
-DEFAULT_LIMITS = QueueDefinition(
-    "", max_length=100_000, max_length_bytes=256 << 20, overflow=DROP_HEAD, max_message_bytes=1 << 30
-)
-"""How much waits for one session at most: the oldest is dropped for the newest."""
+
+def session_limits(max_bytes: int) -> QueueDefinition:
+    """How much waits for one session at most: the oldest is dropped for the newest."""
+    return QueueDefinition(
+        "", max_length=100_000, max_length_bytes=max_bytes, overflow=DROP_HEAD, max_message_bytes=1 << 30
+    )
+
+
+DEFAULT_LIMITS = session_limits(LimitSettings().session_bytes)
 
 
 @final

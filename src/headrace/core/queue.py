@@ -11,7 +11,7 @@ from headrace.core.disposal import Disposal
 from headrace.core.group import Group, copied
 from headrace.core.history import History
 from headrace.core.properties import Codecs, MessageRow
-from headrace.core.retention import is_over
+from headrace.core.retention import is_over, truncation_point
 from headrace.core.stream import StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
@@ -75,6 +75,47 @@ class Queue:
         if self.log.next_offset > self.log.first_offset:
             self._depth.count()
             self.wake_at(now_us)  # for what ran out while nobody looked
+        self._plan(now_us)
+
+    @property
+    def auto_commit_us(self) -> int:
+        return self._around.auto_commit_us
+
+    # -- what it is --------------------------------------------------------------------------------------------------
+
+    def loss(self, definition: QueueDefinition, now_us: int) -> int:
+        """How many messages would go at once if the queue became this."""
+        if definition.is_stream:
+            before, after = [
+                truncation_point(self.log, kept, self.floor(), now_us)
+                for kept in (self.definition.retention, definition.retention)
+            ]
+            return max(0, after - max(before, self.first_offset))
+        if definition.overflow != DROP_HEAD:
+            return 0
+        return self._depth.loss(definition)
+
+    def alter(self, turn: Turn, definition: QueueDefinition, is_start: bool, now_us: int) -> None:
+        """Be what this definition says, of the same type and durability; what it leaves no room for goes.
+
+        At a start, before anybody uses the queue, its groups are made anew: they deliver as the definition says.
+        """
+        has_history = definition.history_ms > 0
+        self.definition = definition
+        self.is_synced = definition.ack_durability != BUFFERED
+        self.selector = parse(definition.filter) if definition.filter else None
+        if has_history != (self._history is not None):
+            self._history = History(definition.name) if has_history else None
+        if is_start:
+            self.groups.clear()
+            for state in self.log.groups.values():
+                self._add_group(copied(state), True)
+        self._depth.limit(definition)
+        self._depth.count()
+        if definition.is_stream:
+            self._disposal.retain(turn, now_us)
+        elif definition.overflow == DROP_HEAD:
+            self._disposal.drop_surplus(turn, now_us)
         self._plan(now_us)
 
     # -- what enters -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from headrace.clock import Clock
+from headrace.config.settings import QueueManagerSettings
 from headrace.core.dead_letter import Death
 from headrace.core.dead_letters import DeadLetters
 from headrace.core.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
@@ -43,6 +44,7 @@ class Queues(Surroundings):
         self._clock = clock
         self._line = line
         self.statistics = line.statistics
+        self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
         self._codecs = codecs
@@ -83,6 +85,19 @@ class Queues(Surroundings):
             self._owned.setdefault(owner, {})[queue] = None
         return queue
 
+    def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
+        """See Broker.alter."""
+        turn = self._line.open()
+        self.topology.alter(queue, lambda: queue.alter(turn, definition, is_start, self._clock.now_us()))
+        if definition.is_stored:
+            self._store(turn, definition)
+        if is_start:
+            self.pauses.restore(queue)
+
+    def _store(self, turn: Turn, definition: QueueDefinition) -> None:
+        value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
+        turn.durable.put(QUEUES, scoped(self._host, definition.name).encode(), value)
+
     def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
         """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
         for pattern in definition.topics:
@@ -91,8 +106,7 @@ class Queues(Surroundings):
         self._line.drop_first(log, log.encode())
         queue = self._build(definition)
         if definition.is_stored:
-            value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
-            turn.durable.put(QUEUES, log.encode(), value)
+            self._store(turn, definition)
         return queue
 
     def open_inner(self, definition: QueueDefinition) -> Queue:
@@ -119,7 +133,7 @@ class Queues(Surroundings):
             log = UnbornLog(name) if name in self._dropping else self._engine.log(name)
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
         if queue.refusal is not None:
-            _log.error("the queue %r is refused: %s", queue.name, queue.refusal)
+            _log.error("the queue is refused: %s", queue.refusal, extra=self._about(queue))
         self.pauses.restore(queue)
         return queue
 
@@ -207,8 +221,11 @@ class Queues(Surroundings):
     def _damaged(self, log: str, error: Corrupt) -> None:
         queue = self._with_log(log)
         if queue is not None and queue.refusal is None:
-            _log.error("the queue %r is refused: %s", queue.name, error)
+            _log.error("the queue is refused: %s", error, extra=self._about(queue))
             queue.refuse(error)
+
+    def _about(self, queue: Queue) -> dict[str, str]:
+        return {"queue": queue.name, "vhost": self._host}
 
     def _with_log(self, log: str) -> Queue | None:
         name = unscoped(self._host, log)

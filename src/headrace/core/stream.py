@@ -15,7 +15,6 @@ from headrace.storage.group_state import WORK, GroupState
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
-AUTO_COMMIT_US: Final = 5_000_000
 
 # Where a stream is read from.
 RESUME: Final = "resume"
@@ -235,7 +234,7 @@ class StreamGroup(Group):
 
     def _commit_later(self, now_us: int) -> None:
         if self.auto_commit and not self._commit_at_us:
-            self._commit_at_us = now_us + AUTO_COMMIT_US
+            self._commit_at_us = now_us + self.queue.auto_commit_us
             self.queue.wake_at(self._commit_at_us)
 
     def _checkpoint(self, turn: Turn) -> None:

@@ -16,6 +16,8 @@ class Surroundings(ABC):
     """The rest of the broker, as a queue sees it."""
 
     statistics: Statistics
+    auto_commit_us: int
+    """How often the progress of stream readers that commit by themselves is stored."""
 
     @abstractmethod
     def dead_letter(self, turn: Turn, queue: "Queue", message: Message, death: Death) -> None:

@@ -80,6 +80,13 @@ class Topology:
             tree.add(pattern, queue)
         self._changed()
 
+    def alter(self, queue: Queue, change: Callable[[], None]) -> None:
+        """Have a queue become another; what leads to it follows."""
+        for tree, pattern in self._patterns(queue):
+            tree.remove(pattern, queue)
+        change()
+        self.add(queue)
+
     def remove(self, turn: Turn, queue: Queue) -> None:
         """Take a queue out, with the bindings to it."""
         del self.queues[queue.name]

@@ -106,6 +106,7 @@ class Wire(asyncio.Protocol):
         self.opened_at = self._loop.time()
         """When it was opened, in the event loop's time."""
         self.local = ""
+        self._known: dict[str, str] = {}
         self.is_established = False
         """Whether the handshake is done: nobody is trusted with much before."""
         self.peer = ""
@@ -179,8 +180,7 @@ class Wire(asyncio.Protocol):
 
         A peer that is silent for two intervals, or for the silence that is given, is ended.
         """
-        self.is_established = True
-        self._stop_timer()
+        self._established()
         if interval_seconds:
             half = interval_seconds / 2
             beats = max(2, round(silence_seconds / half)) if silence_seconds else 4
@@ -188,12 +188,27 @@ class Wire(asyncio.Protocol):
 
     def watch(self, limit_seconds: float, on_silence: Callable[[], None]) -> None:
         """The handshake is done. Have it told when nothing comes for so long, or a sixth longer; 0 for never."""
-        self._stop_timer()
-        self.is_established = True
+        self._established()
         if limit_seconds:
             self._silent_beats = 0
             period = limit_seconds / _LOOKS
             self._timer = self._loop.call_later(period, self._on_watch, period, on_silence)
+
+    def _established(self) -> None:
+        self.is_established = True
+        self._stop_timer()
+        self._loop.call_soon(self._greeted)
+
+    def _greeted(self) -> None:
+        """The protocol knows by now who this is."""
+        facts = self.facts()
+        if facts is not None:
+            self._known = {"protocol": facts.protocol, "user": facts.user, "vhost": facts.host}
+        _log.info("connected", extra=self._about())
+
+    def _about(self) -> dict[str, str]:
+        """Which connection this is, for the log."""
+        return {"connection": self.name, **self._known}
 
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
@@ -291,7 +306,9 @@ class Wire(asyncio.Protocol):
         try:
             self._handler.lost()
         except Exception:
-            _log.exception("ending the connection from %s failed", self.peer)
+            _log.exception("ending the connection failed", extra=self._about())
+        if self.is_established:
+            _log.info("the connection is ended", extra=self._about())
         self._on_end(self)
 
     def _flush(self) -> None:
@@ -329,7 +346,8 @@ class Wire(asyncio.Protocol):
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
         if self._silent_beats >= most_beats:
-            _log.warning("%s sent nothing for %g s: the connection is ended", self.peer, most_beats * half_seconds)
+            silence = most_beats * half_seconds
+            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
             self.abort()
             return
         if not self._has_sent:
@@ -341,13 +359,14 @@ class Wire(asyncio.Protocol):
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
         self._has_received = False
         if self._silent_beats >= _LOOKS:
-            _log.info("%s sent nothing for %g s: the connection is ended", self.peer, _LOOKS * period_seconds)
+            silence = _LOOKS * period_seconds
+            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
             self._guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
     def _on_no_handshake(self) -> None:
-        _log.warning("%s did not finish its handshake in %g s: the connection is ended", self.peer, HANDSHAKE_SECONDS)
+        _log.warning("no handshake within %g s: the connection is ended", HANDSHAKE_SECONDS, extra=self._about())
         self.abort()
 
     def _guarded(self, call: Callable[[], None]) -> None:
@@ -358,7 +377,7 @@ class Wire(asyncio.Protocol):
             self._fail()
 
     def _fail(self) -> None:
-        _log.exception("the connection from %s is ended by an error of ours", self.peer)
+        _log.exception("the connection is ended by an error of ours", extra=self._about())
         self.abort()
 
     def _stop_timer(self) -> None:

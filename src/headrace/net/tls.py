@@ -29,9 +29,14 @@ class Tls:
         self._current = self.context
         self.context.sni_callback = self._greet
 
-    def reload(self) -> None:
-        """Read the files again, for connections that come from now on. Raises Unavailable and changes nothing then."""
-        self._current = _load(self._files)
+    def reload(self, files: TlsFiles | None = None) -> None:
+        """Read the files again, or others, for connections that come from now on.
+
+        Raises Unavailable and changes nothing then.
+        """
+        files = files or self._files
+        self._current = _load(files)
+        self._files = files
 
     def _greet(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current

@@ -256,3 +256,44 @@ def test_other_clients_are_served_while_a_large_batch_is_committed(durable: Serv
     assert table.column("offset").to_pylist() == list(range(90_002))
     assert payloads(table)[0] == "before"
     assert payloads(table)[-1] == "after"
+
+
+def test_a_part_may_have_rows_for_many_queues(server: Server, http: httpx.Client, name: str) -> None:
+    for queue in (f"{name}-a", f"{name}-b"):
+        declare(server, queue)
+    table = pa.table({"payload": ["1", "2", "3", "4"], "to": [f"{name}-{last}" for last in "baba"]})
+
+    put = http.put(f"/bulk/transactions/{name}/parts/p", params={"queues": "to"}, content=stream(table))
+    assert put.json()["rows"] == 4
+    assert commit(http, name, "p").json()["rows"] == 4
+
+    assert payloads(read(http, f"{name}-a")) == ["2", "4"]
+    assert payloads(read(http, f"{name}-b")) == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (None, "there is no column 'to' of texts"),
+        ([1, 2], "there is no column 'to' of texts"),
+        (["a", None], "the column 'to' is null in some row"),
+    ],
+)
+def test_a_part_that_does_not_say_which_queue_is_refused(
+    http: httpx.Client, column: list[object] | None, said: str
+) -> None:
+    table = pa.table({"payload": ["1", "2"], **({} if column is None else {"to": column})})
+
+    answer = http.put("/bulk/transactions/refused/parts/p", params={"queues": "to"}, content=stream(table))
+
+    assert answer.status_code == 400
+    assert said in answer.json()["reason"]
+
+
+def test_a_part_for_a_queue_that_is_not_there_stores_nothing(server: Server, http: httpx.Client, name: str) -> None:
+    declare(server, name)
+    table = pa.table({"payload": ["1", "2"], "to": [name, f"{name}-nowhere"]})
+    http.put(f"/bulk/transactions/{name}/parts/p", params={"queues": "to"}, content=stream(table))
+
+    assert commit(http, name, "p").status_code == 404
+    assert read(http, name).num_rows == 0

@@ -123,12 +123,12 @@ def test_a_new_certificate_is_shown_after_sighup_and_a_broken_one_is_not(authori
 
         certificate.write_text("no certificate")
         running.hang_up()
-        _wait_for(running, "the certificate stays as it was")
+        _wait_for(running, "the configuration stays as it was")
         assert _shown_by(running, authority.path) == first
 
         authority.sign("localhost", "changing")
         running.hang_up()
-        _wait_for(running, "the certificate was read again")
+        _wait_for(running, "connections from now on get the certificate")
         assert _shown_by(running, authority.path) != first
         assert _echo(kept, b"still here") == b"still here"
     finally:

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pika
 import pytest
 from pyspark.sql import SparkSession
 
 from headrace.errors import Refused
 from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
+from headrace.spark.pipelines.compact import Compacted, CompactSettings, run_compact
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.file import Defaults, read_file
 from headrace.spark.pipelines.replay import ReplaySettings, run_replay
@@ -229,3 +231,32 @@ def test_filters_that_cannot_be_used_are_named() -> None:
         read_filters({"eu": "region ="})
     with pytest.raises(Refused, match=r"queue 'eu': the filter .* reads message_id"):
         read_filters({"eu": "message_id = 'x'"})
+
+
+@pytest.mark.parametrize(
+    ("key", "left"),
+    [("routing_key", [8, 9]), ("header:device", [4, 7, 8, 9]), ("json:$.n.unit", [1, 9])],
+)
+def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Broker, key: str, left: list[int]) -> None:
+    channel = broker.declare("prices")
+    channel.queue_bind("prices", "amq.topic", "#")
+    for number in range(10):
+        headers = {} if number == 4 else {"device": f"d{number % 3}"}
+        body = json.dumps({"number": number, "n": {"unit": "C" if number != 1 else "F"}})
+        properties = pika.BasicProperties(headers=headers)
+        channel.basic_publish("amq.topic", f"k{number % 2}", body.encode(), properties)
+    settings = CompactSettings(Endpoint(broker.url), "prices", "now", key)
+
+    done = run_compact(spark, settings)
+
+    assert [json.loads(text)["number"] for text in broker.payloads("now")] == left
+    assert done == Compacted(10, len(left))
+    with pytest.raises(Refused, match="queue 'now' has messages already"):
+        run_compact(spark, settings)
+
+
+def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker) -> None:
+    with pytest.raises(Refused, match="there is no queue 'prices'"):
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now"))
+    with pytest.raises(Refused, match="the key 'colour' is none"):
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now", "colour"))

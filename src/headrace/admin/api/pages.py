@@ -7,7 +7,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from headrace.admin.answers import answer
-from headrace.admin.api import connections, dead_letters, groups, messages, overview, queues, sessions, users
+from headrace.admin.api import (
+    connections,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    queues,
+    reload,
+    sessions,
+    users,
+)
 from headrace.admin.api.openapi import document
 from headrace.admin.api.operation import PREFIX, Operation
 from headrace.admin.pages import Pages
@@ -22,6 +32,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *connections.OPERATIONS,
     *sessions.OPERATIONS,
     *users.OPERATIONS,
+    *reload.OPERATIONS,
 )
 
 

@@ -20,9 +20,10 @@ from headrace.admin.api.operation import (
 )
 from headrace.admin.pages import Call
 from headrace.admin.problems import BadRequest
+from headrace.admin.section import Section
 from headrace.admin.views import queue_details, queue_to_json
 from headrace.core.arguments import table_from_json
-from headrace.core.configured import Section, configured
+from headrace.core.configured import configured
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.queue import Queue
 from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE

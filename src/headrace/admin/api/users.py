@@ -8,8 +8,8 @@ from headrace.admin.answers import after, answer, listed, nothing
 from headrace.admin.api.operation import DEFAULT_LIMIT, MAX_LIMIT, PAGED, TEXT, Operation, page_of, ref, table
 from headrace.admin.pages import Call, done
 from headrace.admin.problems import BadRequest
+from headrace.admin.section import Section
 from headrace.admin.site import ADMINISTRATOR
-from headrace.core.configured import Section
 from headrace.core.rights import Permission
 from headrace.core.users import Limits, User
 from headrace.errors import Refused

@@ -14,9 +14,9 @@ from headrace.admin.messages import draft
 from headrace.admin.pages import Call
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.shapes import Row, exchange_name, flag, hosts, row, rows, text
+from headrace.admin.section import Section
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
-from headrace.core.configured import Section
 from headrace.core.exchange import KINDS, Binding, Exchange
 from headrace.core.rights import CONFIGURE, EXCHANGE
 from headrace.errors import NotFound

@@ -5,7 +5,7 @@ from typing import Final
 
 import typer
 
-from headrace.cli.pipeline import archiving, assigning, querying, reporting
+from headrace.cli.pipeline import archiving, assigning, compacting, querying, reporting
 from headrace.cli.words import examples
 
 app: Final = typer.Typer(
@@ -24,3 +24,4 @@ querying.add_to(app)
 archiving.add_to(app)
 assigning.add_to(app)
 reporting.add_to(app)
+compacting.add_to(app)

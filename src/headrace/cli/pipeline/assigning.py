@@ -40,6 +40,9 @@ def assign(
         str, typer.Option(help="Where to begin the first time: earliest, latest, an offset or a time.")
     ] = "earliest",
     every: Annotated[str, typer.Option(help="How often to look for messages, such as '10 seconds'.")] = "",
+    max_bytes: Annotated[
+        str, typer.Option(help="The most that is read at once; its copies, 256 MiB at the most, are one commit.")
+    ] = "64m",
     once: Once = False,
     name: Name = "assign",
     state: State = "",
@@ -56,7 +59,7 @@ def assign(
 
         place = Path(state) if state else DEFAULT_STATES / name
         settings = AssignSettings(
-            name, endpoint(url, vhost), source, read_filter_file(filters), place, starting, once, every
+            name, endpoint(url, vhost), source, read_filter_file(filters), place, starting, once, every, max_bytes
         )
     with spark_session(master, conf) as spark, Board() as tell:
         run_assign(spark, settings, tell)

@@ -29,7 +29,7 @@ from headrace.spark.pipelines.state import open_state
 
 MAX_BYTES: Final = "64m"
 """The most that is assigned in one batch: all of it, as often as it matches, is one commit of the broker."""
-PART_BYTES: Final = 16 << 20
+PART_BYTES: Final = 20 << 20
 COLUMNS: Final = ("queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority",
                   "content_type", "headers")  # fmt: skip
 Filters = tuple[tuple[str, str], ...]
@@ -121,10 +121,11 @@ class Stage:
         parts: list[tuple[str, int]] = []
         try:
             for batch in batches:
-                waiting += _assigned(batch, predicates, queues)
-                if sum(each.nbytes for each in waiting) >= PART_BYTES:
-                    parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
-                    waiting = []
+                for piece in _assigned(batch, predicates, queues):
+                    waiting.append(piece)
+                    if sum(each.nbytes for each in waiting) >= PART_BYTES:
+                        parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
+                        waiting = []
             if waiting:
                 parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
         finally:
@@ -142,17 +143,13 @@ class Stage:
         return part, sum(batch.num_rows for batch in batches)
 
 
-def _assigned(batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array) -> list[pa.RecordBatch]:
+def _assigned(batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array) -> Iterator[pa.RecordBatch]:
     """The messages as often as they match, each with its queue, in pieces of moderate size."""
     rows, numbers = predicates.matches(batch)
-    if not len(rows):
-        return []
-    per_row = max(1, batch.nbytes // batch.num_rows)
+    per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     step = max(1, (PART_BYTES // 2) // per_row)
-    return [
-        _copies(batch, pa.array(rows[at : at + step]), queues.take(pa.array(numbers[at : at + step])))
-        for at in range(0, len(rows), step)
-    ]
+    for at in range(0, len(rows), step):
+        yield _copies(batch, pa.array(rows[at : at + step]), queues.take(pa.array(numbers[at : at + step])))
 
 
 def _copies(batch: pa.RecordBatch, rows: pa.Array, queues: pa.Array) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ import yaml
 
 from headrace.errors import Refused
 from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings
+from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
 from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
@@ -221,7 +222,7 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
 
 
 def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
-    section.only("type", "url", "vhost", "from", "filters", "starting", "every", "once", "state", "max_messages")
+    section.only("type", "url", "vhost", "from", "filters", "starting", "every", "once", "state", "max_bytes")
     try:
         filters = read_filters(section.mapping("filters"))
     except Refused as error:
@@ -235,6 +236,7 @@ def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
         section.text("starting", "earliest"),
         section.truth("once", defaults.once),
         section.text("every", ""),
+        section.text("max_bytes", ASSIGN_BYTES),
     )
 
 

@@ -146,7 +146,7 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
         ).cache()
         try:
             messages += chosen.count()
-            _store(chosen, settings, f"replay-{state.id}-{batches_id(step)}")
+            store_again(chosen, settings.endpoint, settings.queue, f"replay-{state.id}-{_id(step)}")
         finally:
             chosen.unpersist()
         batches += 1
@@ -156,13 +156,13 @@ def _replay(frame: DataFrame, steps: Iterator[Step], settings: ReplaySettings, s
     return Progress(settings.name, messages, batches, time.monotonic() - started)
 
 
-def batches_id(step: Step) -> str:
+def _id(step: Step) -> str:
     """A step's part of a transaction's id."""
     return f"{step.queue.encode().hex()[:80]}-{step.start}-{step.stop}"
 
 
-def _store(frame: DataFrame, settings: ReplaySettings, transaction: str) -> None:
-    """Write a step in the order of its offsets, with where each message was before in its headers."""
+def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: str) -> None:
+    """Store messages of one queue in the order of their offsets, with where they were before in their headers."""
     original = F.create_map(
         F.lit(ORIGINAL_TIMESTAMP), F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
         F.lit(ORIGINAL_QUEUE), F.col("queue"),
@@ -174,5 +174,5 @@ def _store(frame: DataFrame, settings: ReplaySettings, transaction: str) -> None
     )
     rows = frame.coalesce(1).sortWithinPartitions("offset")
     rows = rows.select("payload", "topic", F.map_concat(kept, original).alias("headers"), "content_type", "priority")
-    writer = rows.write.format(FORMAT).options(**settings.endpoint.options).option("transactionId", transaction)
-    writer.mode("append").save(settings.queue)
+    writer = rows.write.format(FORMAT).options(**endpoint.options).option("transactionId", transaction)
+    writer.mode("append").save(queue)

@@ -5,7 +5,7 @@ as columns of their own unless the message has a column of that name.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,12 +18,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
+from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
 from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
 from headrace.spark.pipelines.state import State, open_state
+from headrace.spark.place import open_place
 from headrace.spark.writer import COLUMNS
 
 SAMPLE_MESSAGES: Final = 1000
+SAMPLE_QUEUES: Final = 10
 SAMPLE_BYTES: Final = 4 << 20
 NO_SCHEMA: Final = "none"
 """Given as a schema: payloads are not looked into."""
@@ -99,10 +102,9 @@ def message_table(frame: DataFrame, schema: StructType | str | None) -> DataFram
 
 def sample_schema(spark: SparkSession, endpoint: Endpoint, queues: str) -> str:
     """The fields of the JSON objects among the first payloads, as DDL; empty when there are none."""
-    frame = endpoint.read(spark, queues).select(F.col("payload").cast("string").alias("text")).limit(SAMPLE_MESSAGES)
     texts: list[str] = []
     size = 0
-    for (text,) in frame.collect():
+    for text in _sample(spark, endpoint, queues):
         if _is_object(text) and size + len(text) <= SAMPLE_BYTES:
             texts.append(text)
             size += len(text)
@@ -111,6 +113,22 @@ def sample_schema(spark: SparkSession, endpoint: Endpoint, queues: str) -> str:
     (row,) = spark.range(1).select(F.schema_of_json(F.lit(f"[{','.join(texts)}]"))).collect()
     ddl = str(row[0])  # ARRAY<STRUCT<...>>
     return ddl.removeprefix("ARRAY<").removesuffix(">")
+
+
+def _sample(spark: SparkSession, endpoint: Endpoint, queues: str) -> Iterator[str]:
+    """The first payloads of some of the queues. By offsets: a limit would cut the source's processes off."""
+    options = read_options({**endpoint.options, "path": queues})
+    place = open_place(options)
+    try:
+        names = place.matching(options.queues)[:SAMPLE_QUEUES]
+        bounds = {name: place.bounds(name) for name in names}
+    finally:
+        place.close()
+    for name, (first, following) in bounds.items():
+        stop = min(following, first + SAMPLE_MESSAGES // len(names))
+        frame = endpoint.read(spark, name, startingOffsets=str(first), endingOffsets=str(stop))
+        for row in frame.select(F.col("payload").cast("string")).collect() if first < stop else []:
+            yield row[0]
 
 
 def as_messages(frame: DataFrame, known: Sequence[str]) -> DataFrame:

@@ -21,12 +21,16 @@ from headrace.storage.local.encoded import EncodedBlock
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 4 << 20
 MAX_TOPICS: Final = 65_536
+_MAX_MEMORY: Final = 10_000
 _MAX_TIME_US: Final = 1 << 62
 _MAX_TOPIC_CHARACTERS: Final = 16_383
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _KNOWN: Final = (
     "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
 )  # fmt: skip
+
+Memory = dict[tuple[str | None, tuple[object, ...] | None], bytes]
+"""Encoded properties by content type and headers."""
 
 
 @final
@@ -44,8 +48,12 @@ class Origin:
         self.time_us = time_us
 
 
-def encode_table(table: pa.Table, origin: Origin) -> Iterator[EncodedBlock]:
-    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
+def encode_table(table: pa.Table, origin: Origin, memory: Memory | None = None) -> Iterator[EncodedBlock]:
+    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages.
+
+    `memory` is for callers with several tables whose rows have headers in common.
+    """
+    memory = {} if memory is None else memory
     _check_columns(table.schema)
     rows = table.num_rows
     at = 0
@@ -53,7 +61,7 @@ def encode_table(table: pa.Table, origin: Origin) -> Iterator[EncodedBlock]:
         per_row = max(1, table.nbytes // max(1, rows))
         count = max(1, min(BLOCK_ROWS, BLOCK_BYTES // per_row, rows - at))
         (batch,) = table.slice(at, count).combine_chunks().to_batches()
-        yield _encode_batch(batch, origin, at)
+        yield _encode_batch(batch, origin, at, memory)
         at += count
 
 
@@ -69,7 +77,7 @@ def _check_columns(schema: pa.Schema) -> None:
         raise Refused("give one of the columns topic and routing_key: they are the same")
 
 
-def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> EncodedBlock:
+def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int, memory: Memory) -> EncodedBlock:
     payloads = _binary(batch, "payload")
     if payloads.null_count:
         first = pc.index(payloads.is_null(), True).as_py()
@@ -79,7 +87,7 @@ def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> EncodedBlo
     sources = _sources(batch, origin, columns)
     first_expiry_us = _add_times(batch, origin, columns)
     _add_priority(batch, columns)
-    _add_properties(batch, columns)
+    _add_properties(batch, columns, memory)
     block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
     return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
 
@@ -174,7 +182,7 @@ def _add_priority(batch: pa.RecordBatch, columns: Columns) -> None:
     columns.priority = _bytes_of(priorities.cast(pa.uint8()), 1)
 
 
-def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
+def _add_properties(batch: pa.RecordBatch, columns: Columns, memory: Memory) -> None:
     """Content type and headers, as the native encoding has them."""
     types: list[str | None] = [None] * batch.num_rows
     if "content_type" in batch.schema.names:
@@ -186,13 +194,23 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
         headers = batch.column("headers").to_pylist()
     if not any(types) and not any(headers):
         return
-    memory: dict[str | None, bytes] = {}
-    encoded = [
-        _properties(kind, table) if table else memory.get(kind) or memory.setdefault(kind, _properties(kind, None))
-        for kind, table in zip(types, headers, strict=True)
-    ]
+    encoded = [_remembered(kind, table, memory) for kind, table in zip(types, headers, strict=True)]
     columns.properties_at = array("i", list(accumulate(map(len, encoded), initial=0))).tobytes()
     columns.properties = b"".join(encoded)
+
+
+def _remembered(content_type: str | None, headers: object, memory: Memory) -> bytes:
+    """As `_properties`, made once for rows that have them in common: 1 us against 8."""
+    key = (content_type, tuple(headers) if isinstance(headers, list) else None)
+    try:
+        found = memory.get(key)
+    except TypeError:  # nested values, which are refused
+        return _properties(content_type, headers)
+    if found is None:
+        if len(memory) >= _MAX_MEMORY:
+            memory.clear()
+        found = memory[key] = _properties(content_type, headers)
+    return found
 
 
 def _properties(content_type: str | None, headers: object) -> bytes:

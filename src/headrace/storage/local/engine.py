@@ -160,6 +160,8 @@ class LocalEngine(Engine):
                 self._upkeep.flush(reader.end, checkpoint=False)
                 self._drain_results()
         recovery.finish(reader)
+        if reader.end.seq != checkpoint_position.seq:
+            _log.info("%d commits were recovered from the journal", reader.end.seq - checkpoint_position.seq)
         self._position = reader.end
         self._synced_seq = reader.end.seq
         self._next_seq = reader.end.seq + 1

@@ -94,6 +94,7 @@ class Follower:
         self._logs: dict[str, FollowedLog] = {}
         self._by_id: dict[int, FollowedLog] = {}
         self._position = Position(0, 0, PAGE)
+        self._checkpoint_seq = 0
         self._synced_seq = 0
         self._outlines: dict[str, Outline] = {}
         self.refresh()
@@ -112,6 +113,15 @@ class Follower:
         while self._read_on():
             pass
         self._sync()
+
+    @property
+    def position(self) -> Position:
+        """Behind the last whole record."""
+        return self._position
+
+    def is_at(self, checkpoint: Position) -> bool:
+        """Whether what was taken in last began at this checkpoint."""
+        return self._checkpoint_seq == checkpoint.seq
 
     def names(self) -> list[str]:
         """All logs that exist."""
@@ -219,6 +229,7 @@ class Follower:
         for entry in checkpoint.logs:
             self._add(FollowedLog(entry.id, entry.name, entry))
         self._position = checkpoint.position
+        self._checkpoint_seq = checkpoint.position.seq
         self._synced_seq = checkpoint.position.seq
 
     def _add(self, log: FollowedLog) -> None:

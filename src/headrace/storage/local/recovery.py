@@ -74,7 +74,7 @@ class Recovery:
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
             if log.damage is not None:
-                _log.error("the queue %r is refused: %s", log.name, log.damage)
+                _log.error("the queue is refused: %s", log.damage, extra={"queue": log.name})
 
     def _read_checkpoint(self) -> Checkpoint:
         path = checkpoint_path(self._root)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.clock import Clock
+from headrace.config.settings import StorageSettings
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry
 from headrace.storage.local.disk import is_full
@@ -30,6 +31,7 @@ from headrace.storage.local.tables import table_path
 
 _log: Final = logging.getLogger("headrace.storage")
 _RETRY_US: Final = 1_000_000
+_DEFAULTS: Final = StorageSettings()
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,10 @@ class LocalSettings:
     """How large things get. The defaults suit a server; tests make everything small."""
 
     journal_file_bytes: int = 16 << 20
-    checkpoint_bytes: int = 64 << 20
-    tail_bytes: int = 24 << 20
-    segment_bytes: int = 64 << 20
-    cache_bytes: int = 8 << 20
+    checkpoint_bytes: int = _DEFAULTS.checkpoint_bytes
+    tail_bytes: int = _DEFAULTS.tail_bytes
+    segment_bytes: int = _DEFAULTS.segment_bytes
+    cache_bytes: int = _DEFAULTS.cache_bytes
 
 
 @final

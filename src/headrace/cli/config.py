@@ -1,0 +1,98 @@
+"""`headrace config`: whether a configuration can be used, what it comes to, what may be in it."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.app import Launch
+from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
+from headrace.config.configuration import Configuration
+from headrace.config.kinds import Kind
+from headrace.config.reference import schema as make_schema
+from headrace.config.settings import SECTIONS, root
+from headrace.config.table import Fault
+from headrace.core.configured import QUEUE
+from headrace.core.definition import QueueDefinition
+from headrace.core.reconciling import definitions
+from headrace.errors import Refused
+
+app: Final = typer.Typer(
+    rich_markup_mode="rich",
+    add_completion=False,
+    no_args_is_help=True,
+    help="Check, show and describe the configuration of a broker.",
+    epilog=examples(
+        "headrace config check headrace.yaml",
+        "headrace config show",
+        "headrace config schema > headrace.schema.json",
+    ),
+)
+
+_File = Annotated[
+    Path | None, typer.Argument(help="The file (default: headrace.yaml, where there is one).", show_default=False)
+]
+
+
+@app.command(epilog=examples("headrace config check", "headrace config check /etc/headrace/headrace.yaml"))
+def check(file: _File = None) -> None:
+    """Say whether `headrace serve` could use this configuration, the environment included.
+
+    Exit code 0: it could. 2: it could not, and why.
+    """
+    configuration, queues = _read(file)
+    source = configuration.document.file or "no file"
+    typer.echo(f"{source}: nothing is wrong; {count(len(queues), 'queue')}")
+
+
+@app.command(epilog=examples("headrace config show", "headrace config show headrace.yaml --json"))
+def show(
+    file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
+) -> None:
+    """Show every setting, its default included, and where it was made."""
+    configuration, queues = _read(file)
+    if as_json:
+        values: dict[str, object] = {name: _values(configuration, name) for name in SECTIONS}
+        values["queues"] = [definition.to_json() for definition in queues]
+        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    table = Table(header_style="bold")
+    for name in ("key", "value", "set by"):
+        table.add_column(name, overflow="fold")
+    for section in SECTIONS:
+        for name, value in _values(configuration, section).items():
+            table.add_row(f"{section}.{name}", str(value), configuration.origins.get((section, name), ""))
+    console.print(table)
+    for definition in queues:
+        line(console, f"queue {definition.name}: {definition.kind}")
+
+
+@app.command(epilog=examples("headrace config schema > headrace.schema.json"))
+def schema() -> None:
+    """Print the JSON schema of the file."""
+    typer.echo(json.dumps(make_schema(root(QUEUE)), indent=1))
+
+
+def _read(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
+    try:
+        configuration = Launch(file).read()
+        try:
+            return configuration, definitions(configuration.queues)
+        except Fault as fault:
+            raise configuration.located(fault) from fault
+    except Refused as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def _values(configuration: Configuration, section: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in fields(SECTIONS[section]):
+        kind: Kind = part.metadata["kind"]
+        value = getattr(getattr(configuration.settings, section), part.name)
+        found[part.name] = kind.plain(value) if kind.show(value) else None
+    return found

@@ -1,0 +1,144 @@
+"""What can be set, one model per room, with defaults and what each setting does. Queues have a table in core.
+
+The tables that files are checked against, the schema and the reference page are all made from these classes.
+"""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from headrace.config.kinds import BY_CERTIFICATE, Choice, Duration, File, Flag, Kind, Port, Size, Text
+from headrace.config.table import Key, Table, Tables
+
+DEFAULT_FILE: Final = Path("headrace.yaml")
+REFUSE: Final = "refuse"
+DROP: Final = "drop"
+DEBUG: Final = "debug"
+TEXT_FORMAT: Final = "text"
+JSON_FORMAT: Final = "json"
+_MIB: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 40
+_T = TypeVar("_T")
+
+
+def _setting(default: _T, kind: Kind, text: str, is_live: bool = False) -> _T:
+    return field(default=default, metadata={"kind": kind, "help": text, "is_live": is_live})
+
+
+@dataclass(frozen=True)
+class ListenerSettings:
+    """Where clients are served. 0 stands for any free port. Without a certificate there are no TLS listeners."""
+
+    host: str = _setting("127.0.0.1", Text(), "The address to listen on; `0.0.0.0` for all of this machine.")
+    amqp: int | None = _setting(5672, Port(), "AMQP 0-9-1 and AMQP 1.0.")
+    amqps: int | None = _setting(BY_CERTIFICATE, Port(), "AMQP with TLS; 5671 with a certificate.")
+    mqtt: int | None = _setting(1883, Port(), "MQTT 3.1, 3.1.1 and 5.0.")
+    mqtts: int | None = _setting(BY_CERTIFICATE, Port(), "MQTT with TLS; 8883 with a certificate.")
+    ws: int | None = _setting(8083, Port(), "MQTT over WebSocket; it is also at `/mqtt` of the HTTP port.")
+    http: int | None = _setting(15672, Port(), "The admin API, the dashboard and metrics.")
+    https: int | None = _setting(BY_CERTIFICATE, Port(), "The same with TLS; 15671 with a certificate.")
+    coap: int | None = _setting(None, Port(), "CoAP, over UDP.")
+
+
+TLS_PORTS: Final = {"amqps": 5671, "mqtts": 8883, "https": 15671}
+
+
+@dataclass(frozen=True)
+class TlsSettings:
+    """The certificate of all TLS listeners, in PEM. The files are read again at a reload."""
+
+    certificate: Path | None = _setting(None, File(), "The certificate, with its chain.", True)
+    key: Path | None = _setting(None, File(), "The certificate's private key, without a password.", True)
+    authority: Path | None = _setting(
+        None, File(), "Let only clients in whose certificates these authorities have signed.", True
+    )
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    """What is kept, and where."""
+
+    data: Path = _setting(Path("data"), File(), "The data directory.")
+    memory: bool = _setting(False, Flag(), "Keep everything in memory; it is gone at the end.")
+    tail_bytes: int = _setting(
+        24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages that stay in memory before they go to their segments."
+    )
+    cache_bytes: int = _setting(8 * _MIB, Size(0, _MOST_BYTES), "Blocks of segments that stay in memory once read.")
+    segment_bytes: int = _setting(
+        64 * _MIB, Size(_MIB, _MOST_BYTES), "How large a segment gets; retention frees whole segments."
+    )
+    checkpoint_bytes: int = _setting(
+        64 * _MIB, Size(16 * _MIB, _MOST_BYTES), "How much of the journal is replayed at a start, at most."
+    )
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """What the broker says about itself on stderr, one line per event."""
+
+    level: str = _setting("info", Choice(DEBUG, "info", "warning", "error"), "What is said at least.", True)
+    format: str = _setting(TEXT_FORMAT, Choice(TEXT_FORMAT, JSON_FORMAT), "For people, or for programs.", True)
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """How much the broker takes on."""
+
+    unwritten_bytes: int = _setting(
+        64 * _MIB, Size(_MIB, _MOST_BYTES), "What is on its way to the disk before publishers have to wait.", True
+    )
+    memory_bytes: int = _setting(
+        1024 * _MIB, Size(_MIB, _MOST_BYTES), "What queues in memory hold before publishers have to wait.", True
+    )
+    session_bytes: int = _setting(
+        256 * _MIB, Size(1, _MOST_BYTES), "What waits for one MQTT session at most; then the oldest go."
+    )
+
+
+@dataclass(frozen=True)
+class QueueManagerSettings:
+    """What counts for all queues."""
+
+    shrink: str = _setting(
+        REFUSE,
+        Choice(REFUSE, DROP),
+        "When the limits of a queue become so small that stored messages would go: refuse the change, or drop them.",
+        True,
+    )
+    auto_commit_interval: int = _setting(
+        5_000, Duration(1), "How often the progress of stream readers that commit by themselves is stored.", True
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything but the queues."""
+
+    listeners: ListenerSettings = ListenerSettings()
+    tls: TlsSettings = TlsSettings()
+    storage: StorageSettings = StorageSettings()
+    log: LogSettings = LogSettings()
+    limits: LimitSettings = LimitSettings()
+    queue_manager: QueueManagerSettings = QueueManagerSettings()
+
+
+SECTIONS: Final[dict[str, type]] = {part.name: type(part.default) for part in fields(Settings)}
+
+
+def root(queues: Table) -> Table:
+    """The table of a whole file; `queues` is that of one queue."""
+    sections = [Key(name, _table(kind), None, kind.__doc__ or "") for name, kind in SECTIONS.items()]
+    return Table(*sections, Key("queues", Tables(queues), None, queues.help, is_live=True))
+
+
+def build(values: dict[str, Any]) -> Settings:
+    """The settings of values that were read by `root`."""
+    return Settings(**{name: kind(**values[name]) for name, kind in SECTIONS.items()})
+
+
+def _table(kind: type) -> Table:
+    keys = [
+        Key(part.name, part.metadata["kind"], part.default, part.metadata["help"], part.metadata["is_live"])
+        for part in fields(kind)
+    ]
+    return Table(*keys, help=kind.__doc__ or "")

@@ -1,0 +1,100 @@
+"""Queues of the configuration made so: created, or changed to be as they are described. Nothing is ever deleted here.
+
+All of it is checked before any of it happens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, final
+
+from headrace.config.table import Fault
+from headrace.core.broker import Broker
+from headrace.core.configured import configured
+from headrace.core.definition import QueueDefinition
+from headrace.errors import Corrupt
+
+_AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "single_active_consumer"}
+
+
+def definitions(entries: Sequence[Mapping[str, object]]) -> list[QueueDefinition]:
+    """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
+    found: dict[str, QueueDefinition] = {}
+    for at, entry in enumerate(entries):
+        try:
+            definition = configured(entry)
+        except Fault as fault:
+            raise fault.within(("queues", at)) from fault
+        if definition.name in found:
+            raise Fault(("queues", at, "name"), "", f"the queue {definition.name!r} is there twice")
+        found[definition.name] = definition
+    return list(found.values())
+
+
+@final
+class Plan:
+    """What has to happen in one virtual host so that its queues are as they should be."""
+
+    def __init__(self, broker: Broker, wanted: Sequence[QueueDefinition], may_drop: bool, is_start: bool) -> None:
+        """Raises Fault for the first queue that cannot become what is wanted without losing messages.
+
+        At a start nobody uses the queues yet, so that more can change.
+        """
+        self._broker = broker
+        self._is_start = is_start
+        self.created: list[QueueDefinition] = []
+        self.altered: list[tuple[QueueDefinition, list[str]]] = []
+        """Each with the names of what changes."""
+        for at, definition in enumerate(wanted):
+            queue = broker.topology.queues.get(definition.name)
+            if queue is None:
+                self.created.append(definition)
+                continue
+            definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
+            changes = _changes(queue.definition, definition)
+            if changes and queue.refusal is None:
+                self._check(at, queue.definition, definition, changes, may_drop)
+                self.altered.append((definition, changes))
+
+    def carry_out(self) -> None:
+        """Make it so; it is stored with the turn."""
+        for definition in self.created:
+            self._broker.declare(definition)
+        for definition, _ in self.altered:
+            self._broker.alter(definition, self._is_start)
+
+    def _check(
+        self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str], may_drop: bool
+    ) -> None:
+        name = present.name
+        if present.kind != wanted.kind or present.is_stored != wanted.is_stored:
+            raise Fault(
+                ("queues", at, "type"),
+                f"queue {name!r}",
+                f"it is {_called(present)} and cannot become {_called(wanted)} without losing its messages; "
+                f"give the new queue another name, or delete this one first: headrace queues delete {name}",
+            )
+        for member, key in _AT_START_ONLY.items():
+            if member in changes and not self._is_start:
+                raise Fault(("queues", at, key), f"queue {name!r}", f"{key!r} changes with a restart only")
+        if may_drop:
+            return
+        try:
+            loss = self._broker.loss(wanted)
+        except Corrupt:
+            return  # a damaged queue is refused to everybody, and loses nothing
+        if loss:
+            raise Fault(
+                ("queues", at),
+                f"queue {name!r}",
+                f"its new limits would drop {loss:,} of its stored messages; raise the limits, consume the messages "
+                f"first, or let them go with `shrink: drop` in queue_manager (HEADRACE_QUEUE_MANAGER_SHRINK=drop)",
+            )
+
+
+def _changes(present: QueueDefinition, wanted: QueueDefinition) -> list[str]:
+    members = QueueDefinition.__dataclass_fields__
+    return [member for member in members if getattr(present, member) != getattr(wanted, member)]
+
+
+def _called(definition: QueueDefinition) -> str:
+    return f"a {definition.kind} queue" if definition.is_stored else f"a {definition.kind} queue that is not stored"

@@ -1,0 +1,122 @@
+"""What changes while the broker serves, and what has to wait for a restart: reads and applies the configuration.
+
+Everything is checked before anything is changed: a reload that is refused leaves all as it was.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from headrace import logs
+from headrace.config.configuration import Configuration, is_live
+from headrace.config.settings import DROP, Settings, TlsSettings
+from headrace.config.table import Fault
+from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.reconciling import Plan, definitions
+from headrace.core.topology import DEFAULT_HOST
+from headrace.net.tls import Tls, TlsFiles
+
+_log: Final = logging.getLogger("headrace.config")
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What became of a reload."""
+
+    applied: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
+    altered: list[str] = field(default_factory=list)
+    needs_restart: list[str] = field(default_factory=list)
+
+
+def tls_files(settings: TlsSettings) -> TlsFiles | None:
+    """The files of the certificate, if there is one."""
+    if settings.certificate is None or settings.key is None:
+        return None
+    return TlsFiles(settings.certificate, settings.key, settings.authority)
+
+
+def limit(broker: Broker, settings: Settings) -> None:
+    """Give a virtual host the limits that all have."""
+    limits = settings.limits
+    broker.limit(limits.unwritten_bytes, limits.memory_bytes, settings.queue_manager.auto_commit_interval)
+
+
+@final
+class Reloading:
+    """Keeps the configuration that counts now."""
+
+    def __init__(
+        self, configuration: Configuration, again: Callable[[], Configuration], hosts: Hosts, tls: Tls | None
+    ) -> None:
+        self._configuration = configuration
+        self._again = again
+        self._hosts = hosts
+        self._tls = tls
+
+    @property
+    def settings(self) -> Settings:
+        """What counts now; what waits for a restart is as it was at the start."""
+        return self._configuration.settings
+
+    def start(self) -> Plan:
+        """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
+        plan = self._plan(self._configuration, is_start=True)
+        plan.carry_out()
+        _tell(plan)
+        return plan
+
+    def reload(self) -> Reloaded:
+        """Apply what the configuration says now. Raises Refused and Unavailable and changes nothing then."""
+        newer = self._again()
+        plan = self._plan(newer, is_start=False)
+        changes = self._configuration.changes(newer)
+        files = tls_files(newer.settings.tls)
+        has_same_listeners = (self._tls is None) == (files is None)
+        live = [key for key in changes if is_live(key) and (key[0] != "tls" or has_same_listeners)]
+        if self._tls is not None and files is not None:
+            self._tls.reload(files)
+        plan.carry_out()
+        self._take(newer, live)
+        _tell(plan)
+        result = Reloaded(
+            [".".join(key) for key in live],
+            [definition.name for definition in plan.created],
+            [definition.name for definition, _ in plan.altered],
+            [".".join(key) for key in changes if key not in live],
+        )
+        _log_result(result, self._tls is not None)
+        return result
+
+    def _plan(self, configuration: Configuration, is_start: bool) -> Plan:
+        broker = self._hosts.find(DEFAULT_HOST)
+        assert broker is not None, "the default host is always there"
+        may_drop = configuration.settings.queue_manager.shrink == DROP
+        try:
+            return Plan(broker, definitions(configuration.queues), may_drop, is_start)
+        except Fault as fault:
+            raise configuration.located(fault) from fault
+
+    def _take(self, newer: Configuration, live: list[tuple[str, str]]) -> None:
+        self._configuration = self._configuration.with_changes(newer, live)
+        settings = self._configuration.settings
+        logs.set_up(settings.log.level, settings.log.format)
+        for broker in self._hosts.brokers():
+            limit(broker, settings)
+
+
+def _tell(plan: Plan) -> None:
+    for definition in plan.created:
+        _log.info("the queue is there, as configured", extra={"queue": definition.name})
+    for definition, changes in plan.altered:
+        _log.info("the queue was changed: %s", ", ".join(changes), extra={"queue": definition.name})
+
+
+def _log_result(result: Reloaded, has_tls: bool) -> None:
+    _log.info("the configuration was read again%s", "; connections from now on get the certificate" if has_tls else "")
+    for name in result.applied:
+        _log.info("changed and in use", extra={"key": name})
+    for name in result.needs_restart:
+        _log.warning("changed, but counts after a restart only", extra={"key": name})

@@ -1,0 +1,125 @@
+"""`headrace demo` as people run it: real traffic, failures that show, and nothing left behind."""
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_DEADLINE_SECONDS = 120.0
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    return scratch
+
+
+def _start(scratch: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "headrace", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(scratch), "NO_COLOR": "1"},
+    )
+
+
+def _read_until(process: "subprocess.Popen[str]", pattern: str) -> "re.Match[str]":
+    """The first line that has this."""
+    assert process.stdout is not None
+    said: list[str] = []
+    for line in process.stdout:
+        said.append(line)
+        found = re.search(pattern, line)
+        if found:
+            return found
+    raise AssertionError("".join(said))
+
+
+def _get(url: str) -> Any:
+    login = base64.b64encode(b"guest:guest").decode()
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": f"Basic {login}"})) as answer:
+        return json.load(answer)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == pid:
+            child = int(entry.parent.name)
+            found += [child, *_children(child)]
+    return found
+
+
+def test_readings_orders_failures_and_dead_letters_show_and_ctrl_c_leaves_nothing_behind(scratch: Path) -> None:
+    process = _start(scratch, "--no-spark")
+    try:
+        url = _read_until(process, r"dashboard +(http://\S+)").group(1)
+        started = _children(process.pid)
+        assert started
+
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            queues = {queue["name"]: queue for queue in _get(f"{url}api/v1/queues")["items"]}
+            dead = queues.get("$dlq/orders", {"next_offset": 0})["next_offset"]
+            orders = _get(f"{url}api/v1/overview")["totals"]
+            if queues["telemetry"]["next_offset"] > 20 and dead and orders["redelivered"]:
+                break
+            time.sleep(0.2)
+        else:
+            raise AssertionError(f"no traffic: {queues}")
+
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=_DEADLINE_SECONDS)
+        assert process.returncode == 0, said
+        assert re.search(r"[1-9]\d* readings over MQTT; [1-9]\d* orders over AMQP: [1-9]\d* done", said)
+    finally:
+        process.kill()
+        process.communicate()
+    assert list(scratch.iterdir()) == []
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_a_spark_pipeline_runs_over_the_stream(scratch: Path) -> None:
+    process = _start(scratch)
+    try:
+        found = _read_until(process, r"spark: (\w+) +(\d+) readings, mean (\S+) C")
+        assert found.group(1) in ("hamburg", "lisbon", "oslo")
+        assert 80 < float(found.group(3)) < 110
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=_DEADLINE_SECONDS)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert list(scratch.iterdir()) == []
+
+
+def test_without_java_it_says_what_to_install_and_goes_on(scratch: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    result = subprocess.run(
+        [sys.executable, "-m", "headrace", "demo", "--seconds", "2"],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_SECONDS,
+        env={**environment, "TMPDIR": str(scratch), "PATH": ""},
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert "needs Java 17 or later" in result.stdout
+    assert "readings over MQTT" in result.stdout
