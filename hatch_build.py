@@ -55,7 +55,7 @@ def compile_at_once(self, sources, output_dir=None, macros=None, include_dirs=No
         source, extension = build[object]
         self._compile(object, source, extension, arguments, extra_postargs, options)
     with ThreadPool() as pool:
-        pool.map(one, [object for object in objects if object in build])
+        pool.map(one, [object for object in objects if object in build], chunksize=1)
     return objects
 
 CCompiler.compile = compile_at_once
