@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from headrace import __version__
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.version import IS_COMPILED, __version__
 
 _DEADLINE_SECONDS = 30.0
 _PORTS = ("--amqp", "0", "--mqtt", "0", "--ws", "0", "--http", "0")
@@ -152,10 +152,11 @@ def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
     assert "Examples" in result.stdout
 
 
-def test_version_says_which_release_it_is() -> None:
+def test_version_says_which_release_it_is_and_whether_it_was_compiled() -> None:
     result = _run("--version")
 
-    assert (result.returncode, result.stdout) == (0, f"headrace {__version__}\n")
+    how = "compiled" if IS_COMPILED else "interpreted"
+    assert (result.returncode, result.stdout) == (0, f"headrace {__version__} ({how})\n")
 
 
 # -- serve
