@@ -1,7 +1,7 @@
 """Compiles the typed rooms of the package with mypyc, for wheels and for whoever asks. Decides nothing at run time.
 
-`pip install` uses it by itself where a C compiler is; without one the package is installed as plain Python and does
-the same, slower. `python hatch_build.py DIR` puts a compiled copy of the package into DIR.
+With HEADRACE_COMPILE=on `pip install` uses it where a C compiler is; otherwise the package is installed as plain Python.
+`python hatch_build.py DIR` puts a compiled copy of the package into DIR.
 """
 
 import argparse
@@ -107,7 +107,7 @@ class CompileHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable" or os.environ.get("HEADRACE_COMPILE") == "off":
+        if version == "editable" or os.environ.get("HEADRACE_COMPILE") != "on":
             return
         if not has_compiler():
             self.app.display_warning("no C compiler: headrace is installed as plain Python, which is slower")
