@@ -1,6 +1,6 @@
 """Compiles the typed rooms of the package with mypyc, for wheels and for whoever asks. Decides nothing at run time.
 
-With HEADRACE_COMPILE=on `pip install` uses it where a C compiler is; otherwise the package is installed as plain Python.
+With HEADRACE_COMPILE=on `pip install` uses it where a C compiler is; otherwise the package is plain Python.
 `python hatch_build.py DIR` puts a compiled copy of the package into DIR.
 """
 
