@@ -52,6 +52,7 @@ from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
+from headrace.tokens import read_tokens
 from headrace.version import __version__
 
 _STAGED_BYTES: Final = 16 << 30
@@ -200,10 +201,12 @@ class _Program:
         started_us = self._clock.monotonic_us()
         files = tls_files(self._settings.tls)
         self._tls = Tls(files) if files is not None else None
+        tokens = read_tokens(self._settings.jwt)
         engine = self._engine = self._opener(self._settings.storage, lambda: self._wake(loop))
         try:
-            hosts = self._open_hosts(engine, loop)
-            self._reloading = Reloading(self._configuration, self._launch.read, hosts, self._tls)
+            hosts, access = self._open_hosts(engine, loop)
+            access.use_tokens(tokens)
+            self._reloading = Reloading(self._configuration, self._launch.read, hosts, access, self._tls)
             self._reloading.start()
             await self._listen()
             self._announce(engine, self._clock.monotonic_us() - started_us)
@@ -217,7 +220,7 @@ class _Program:
         finally:
             self._remove_ready_file()
 
-    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> Hosts:
+    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> tuple[Hosts, Access]:
         codecs, flow = Codecs(), Flow()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
@@ -234,8 +237,8 @@ class _Program:
             return found
 
         hosts = self._hosts = Hosts(engine, broker)
-        self._access = Access(engine, self._clock, self._background, hosts)
-        return hosts
+        access = self._access = Access(engine, self._clock, self._background, hosts)
+        return hosts, access
 
     def _brokers(self) -> list[Broker]:
         return [] if self._hosts is None else self._hosts.brokers()
@@ -322,6 +325,8 @@ class _Program:
                 self._amqp10.tick()
             if self._mqtt is not None:
                 self._mqtt.tick()
+            if self._access is not None:
+                self._access.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)

@@ -12,11 +12,13 @@ from headrace import logs
 from headrace.config.configuration import Configuration, is_live
 from headrace.config.settings import DROP, Settings, TlsSettings
 from headrace.config.table import Fault
+from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.reconciling import Plan, definitions
 from headrace.core.topology import DEFAULT_HOST
 from headrace.net.tls import Tls, TlsFiles
+from headrace.tokens import read_tokens
 
 _log: Final = logging.getLogger("headrace.config")
 
@@ -49,11 +51,17 @@ class Reloading:
     """Keeps the configuration that counts now."""
 
     def __init__(
-        self, configuration: Configuration, again: Callable[[], Configuration], hosts: Hosts, tls: Tls | None
+        self,
+        configuration: Configuration,
+        again: Callable[[], Configuration],
+        hosts: Hosts,
+        access: Access,
+        tls: Tls | None,
     ) -> None:
         self._configuration = configuration
         self._again = again
         self._hosts = hosts
+        self._access = access
         self._tls = tls
 
     @property
@@ -76,8 +84,10 @@ class Reloading:
         files = tls_files(newer.settings.tls)
         has_same_listeners = (self._tls is None) == (files is None)
         live = [key for key in changes if is_live(key) and (key[0] != "tls" or has_same_listeners)]
+        tokens = read_tokens(newer.settings.jwt)
         if self._tls is not None and files is not None:
             self._tls.reload(files)
+        self._access.use_tokens(tokens)
         plan.carry_out()
         self._take(newer, live)
         _tell(plan)

@@ -119,9 +119,7 @@ class _Room:
                 host, _name(call, "id"), _name(call, "part"), kind, name, call.visitor.name
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
-        if kind not in (TO_QUEUE, BY_COLUMN):
-            for topic in topics:
-                _check_topic(rights, kind, name, topic)
+        _check_topics(rights, kind, name, topics)
         return JSONResponse({"rows": rows, "bytes": size})
 
     async def commit(self, call: Call) -> Response:
@@ -139,14 +137,15 @@ class _Room:
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._commit(broker, rights, host, transaction, sequence, parts))
+        task = asyncio.ensure_future(self._commit(call, broker, rights, transaction, sequence, parts))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
 
     async def _commit(
-        self, broker: Broker, rights: Rights, host: str, transaction: str, sequence: int, parts: list[object]
+        self, call: Call, broker: Broker, rights: Rights, transaction: str, sequence: int, parts: list[object]
     ) -> dict[str, object]:
+        host = broker.topology.host
         rows = broker.ledger.rows_of(transaction, sequence)
         if rows >= 0:
             await asyncio.to_thread(self._arrow.forget, host, transaction)
@@ -154,7 +153,8 @@ class _Room:
         async with self._writers:
             bulk = broker.bulk()
             try:
-                await self._fill(bulk, broker, rights, host, transaction, parts)
+                largest_bytes = await self._fill(bulk, broker, rights, host, transaction, parts)
+                call.meter(bulk.rows, largest_bytes)
                 await outcome(lambda confirm: bulk.commit(transaction, sequence, confirm))
             except HeadraceError:
                 bulk.undo()
@@ -164,14 +164,17 @@ class _Room:
 
     async def _fill(
         self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: list[object]
-    ) -> None:
-        size = 0
+    ) -> int:
+        """Add what was staged, if the user may still write it; returns the size of the longest payload."""
+        size = largest_bytes = 0
         for part in parts:
             if not isinstance(part, str) or not _NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
             blocks = await asyncio.to_thread(self._arrow.part, host, transaction, part)
             for kind, name in {(kind, name): None for kind, name, _ in blocks}:
                 _check_write(broker, rights, kind, name)
+            for kind, name, rows in blocks:
+                _check_topics(rights, kind, name, [source.topic for source in rows.sources()])
             size += sum(each.payload_bytes for _, _, each in blocks)
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
@@ -180,7 +183,9 @@ class _Room:
                 )
             for kind, name, rows in blocks:
                 bulk.add(kind, name, rows)
+                largest_bytes = max(largest_bytes, rows.largest_bytes)
                 await asyncio.sleep(0)  # others have their turn between blocks
+        return largest_bytes
 
     async def abort(self, call: Call) -> Response:
         """Forget what was written and not committed; what was committed stays."""
@@ -222,7 +227,7 @@ def _place(call: Call) -> tuple[Broker, Rights, str]:
     broker = call.site.hosts.find(host)
     if broker is None:
         raise NotFound(f"no vhost '{host}'")
-    rights = call.site.access.rights(call.visitor.name, host)
+    rights = call.site.access.rights(call.visitor.account, host)
     if rights is None:
         raise AccessRefused(f"access to vhost '{host}' refused for user '{call.visitor.name}'")
     return broker, rights, host
@@ -271,11 +276,13 @@ def _check_write(broker: Broker, rights: Rights, kind: str, name: str) -> None:
         broker.topology.exchanges.check_publish(name)
 
 
-def _check_topic(rights: Rights, kind: str, name: str, topic: str) -> None:
-    if kind == TO_TOPIC:
-        rights.check_topic_publish(topic)
-    else:
-        rights.check_publish(name, topic)
+def _check_topics(rights: Rights, kind: str, name: str, topics: list[str]) -> None:
+    """Queues that are named are written to as they are, whatever the topics."""
+    for topic in topics if kind in (TO_TOPIC, TO_EXCHANGE) else ():
+        if kind == TO_TOPIC:
+            rights.check_topic_publish(topic)
+        else:
+            rights.check_publish(name, topic)
 
 
 _KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN)

@@ -153,6 +153,7 @@ def test_what_is_wrong_is_said_with_file_line_key_and_what_was_expected(text: st
         ("tls: {certificate: a}\n", "conf/broker.yaml:1", "both a certificate and its key"),
         ("tls: {authority: a}\n", "conf/broker.yaml:1", "both a certificate and its key"),
         ("listeners:\n  amqps: 5671\n", "conf/broker.yaml:2", "amqps needs a certificate"),
+        ("jwt:\n  keys: a\n  issuer: i\n", "conf/broker.yaml:2", "give issuer, audience and user_claim"),
         ("storage:\n  memory: true\n  data: x\n", "conf/broker.yaml:3", "nothing is kept in a directory"),
         ("listeners:\n  amqp: 7000\n  mqtt: 7000\n", "conf/broker.yaml:3", "mqtt and amqp cannot both have port 7000"),
     ],

@@ -88,7 +88,7 @@ async def put_host(call: Call) -> Response:
     name = call.path("name")
     is_new = call.site.hosts.find(name) is None
     await done(lambda tell: call.site.hosts.create(name, tell))
-    if is_new:  # as RabbitMQ does: whoever makes it may use it
+    if is_new and call.visitor.account.grants is None:  # as RabbitMQ does: whoever makes it may use it
         everything = Permission(call.visitor.name, name, ".*", ".*", ".*")
         await done(lambda tell: call.site.access.put_permission(everything, tell))
     return nothing(201 if is_new else 204)
@@ -154,7 +154,9 @@ async def topic_permissions_of_user(call: Call) -> Response:
 
 
 async def whoami(call: Call) -> Response:
-    return row(call, {"name": call.visitor.name, "tags": sorted(call.visitor.tags), "is_internal_user": True})
+    visitor = call.visitor
+    is_stored = not visitor.account.expires_us
+    return row(call, {"name": visitor.name, "tags": sorted(visitor.tags), "is_internal_user": is_stored})
 
 
 # -- permissions

@@ -46,7 +46,7 @@ class Limits:
 class Host:
     """A virtual host as this protocol sees it."""
 
-    __slots__ = ("_by_account", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
+    __slots__ = ("_connections", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
 
     def __init__(self, name: str, broker: Broker, version: str, now_us: int) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Host:
         self.fan = Fan(broker, self.counters)
         self._outlets: dict[object, SharedOutlet] = {}
         self._publishers: dict[Connection, None] = {}
-        self._by_account: dict[Account, dict[Connection, None]] = {}
+        self._connections: dict[Connection, None] = {}
         broker.on_flow.append(self._on_flow)
         broker.on_dissolved.append(self._on_dissolved)
 
@@ -74,11 +74,8 @@ class Host:
 
     def add(self, connection: "Connection", account: Account) -> None:
         """It is told when the user is removed or the host is deleted."""
-        connections = self._by_account.get(account)
-        if connections is None:
-            connections = self._by_account[account] = {}
-            account.on_removed.append(lambda: self._on_removed(account))
-        connections[connection] = None
+        self._connections[connection] = None
+        account.on_removed[connection] = connection.expel
 
     def add_publisher(self, connection: "Connection") -> None:
         """It is told when publishers must wait."""
@@ -87,21 +84,17 @@ class Host:
             connection.on_flow(True)
 
     def remove(self, connection: "Connection", account: Account) -> None:
-        self._by_account[account].pop(connection, None)
+        self._connections.pop(connection, None)
+        account.on_removed.pop(connection, None)
         self._publishers.pop(connection, None)
 
     def _on_flow(self, is_blocked: bool) -> None:
         for connection in list(self._publishers):
             connection.on_flow(is_blocked)
 
-    def _on_removed(self, account: Account) -> None:
-        for connection in list(self._by_account.get(account, ())):
-            connection.expel(f"user '{account.name}' is deleted")
-
     def _on_dissolved(self) -> None:
-        for connections in list(self._by_account.values()):
-            for connection in list(connections):
-                connection.expel(f"virtual host '{self.name}' is deleted")
+        for connection in list(self._connections):
+            connection.expel(f"virtual host '{self.name}' is deleted")
 
 
 @final
