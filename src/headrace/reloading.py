@@ -15,8 +15,7 @@ from headrace.config.table import Fault
 from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.reconciling import Plan, definitions
-from headrace.core.topology import DEFAULT_HOST
+from headrace.core.reconciling import Plan, Wanted, wanted_queues
 from headrace.net.tls import Tls, TlsFiles
 from headrace.tokens import read_tokens
 
@@ -69,17 +68,14 @@ class Reloading:
         """What counts now; what waits for a restart is as it was at the start."""
         return self._configuration.settings
 
-    def start(self) -> Plan:
+    def start(self) -> None:
         """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
-        plan = self._plan(self._configuration, is_start=True)
-        plan.carry_out()
-        _tell(plan)
-        return plan
+        self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
 
     def reload(self) -> Reloaded:
         """Apply what the configuration says now. Raises Refused and Unavailable and changes nothing then."""
         newer = self._again()
-        plan = self._plan(newer, is_start=False)
+        plans = self._plans(newer, is_start=False)
         changes = self._configuration.changes(newer)
         files = tls_files(newer.settings.tls)
         has_same_listeners = (self._tls is None) == (files is None)
@@ -88,26 +84,42 @@ class Reloading:
         if self._tls is not None and files is not None:
             self._tls.reload(files)
         self._access.use_tokens(tokens)
-        plan.carry_out()
+        done = self._carry_out(plans, is_start=False)
         self._take(newer, live)
-        _tell(plan)
         result = Reloaded(
             [".".join(key) for key in live],
-            [definition.name for definition in plan.created],
-            [definition.name for definition, _ in plan.altered],
+            [definition.name for plan in done for definition in plan.created],
+            [definition.name for plan in done for definition, _ in plan.altered],
             [".".join(key) for key in changes if key not in live],
         )
         _log_result(result, self._tls is not None)
         return result
 
-    def _plan(self, configuration: Configuration, is_start: bool) -> Plan:
-        broker = self._hosts.find(DEFAULT_HOST)
-        assert broker is not None, "the default host is always there"
+    def _plans(self, configuration: Configuration, is_start: bool) -> "list[Plan | list[Wanted]]":
+        """What has to happen, for each virtual host; for one that is not there yet, all that it is to have."""
         may_drop = configuration.settings.queue_manager.shrink == DROP
+        by_host: dict[str, list[Wanted]] = {}
         try:
-            return Plan(broker, definitions(configuration.queues), may_drop, is_start)
+            for each in wanted_queues(configuration.queues):
+                by_host.setdefault(each.host, []).append(each)
+            found = {host: self._hosts.find(host) for host in by_host}
+            return [
+                wanted if (broker := found[host]) is None else Plan(broker, wanted, may_drop, is_start)
+                for host, wanted in by_host.items()
+            ]
         except Fault as fault:
             raise configuration.located(fault) from fault
+
+    def _carry_out(self, plans: "list[Plan | list[Wanted]]", is_start: bool) -> list[Plan]:
+        """Make it so. In a virtual host that is new there is nothing to lose, so nothing is refused any more."""
+        done: list[Plan] = []
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                plan = Plan(self._hosts.ensure(plan[0].host), plan, False, is_start)
+            plan.carry_out()
+            _tell(plan)
+            done.append(plan)
+        return done
 
     def _take(self, newer: Configuration, live: list[tuple[str, str]]) -> None:
         self._configuration = self._configuration.with_changes(newer, live)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.admin.presence import SCOPE_KEY, Presence
 from headrace.admin.problems import BadRequest, NoLogin
 from headrace.admin.section import Section
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
@@ -219,6 +220,9 @@ class Pages:
         visitor = await self._site.sign_in(Login(name, password, address, is_from_here(request)))
         if visitor is None:
             raise NoLogin("Login failed")
+        presence = request.scope.get(SCOPE_KEY)
+        if isinstance(presence, Presence):
+            presence.came(visitor.name)
         return visitor
 
 

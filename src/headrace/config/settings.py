@@ -110,6 +110,13 @@ class LimitSettings:
         256 * _MIB, Size(1, _MOST_BYTES), "What waits for one MQTT session at most; then the oldest go."
     )
 
+    stop: int = _setting(
+        45_000,
+        Duration(1),
+        "How long a stop may take in all; then it ends as a kill would, which loses nothing that was confirmed.",
+        True,
+    )
+
 
 @dataclass(frozen=True)
 class QueueManagerSettings:
