@@ -97,7 +97,7 @@ class BrokerPlace(Place):
                 self._client.close()  # it was cut short: go on where it ended
             except Truncated:
                 self._looked = -1.0
-                at = check_loss(self._options, partition.queue, at, self.bounds(partition.queue)[0])
+                at = check_loss(partition.gone_is_loss, partition.queue, at, self.bounds(partition.queue)[0])
         raise Unavailable(f"queue {partition.queue!r} of {self} could not be read from offset {at} on; try again")
 
     def _stream(self, partition: QueuePartition, start: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
