@@ -220,7 +220,7 @@ def test_what_leaves_while_it_is_read_is_left_out_or_breaks_the_answer_off(durab
                 first = next(chunks)
                 channel.queue_purge(queue)
                 channel.basic_publish("", queue, b"later")  # confirmed: what was purged is gone by then
-                return pa.ipc.open_stream(first + b"".join(chunks)).read_all().num_rows
+                return int(pa.ipc.open_stream(first + b"".join(chunks)).read_all().num_rows)
 
     assert 0 < read_while_purging("open") < 4096
     with pytest.raises(httpx.RemoteProtocolError):
