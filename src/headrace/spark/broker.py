@@ -14,7 +14,8 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.place import Piece, Place, QueuePartition
 
 _LOOK_SECONDS: Final = 0.02
-"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often."""
+"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often, and the answer is waited
+for: an old one would have a query end before what was published just now."""
 _BREAKS: Final = 20
 """How often the reading of one partition may be cut short and go on."""
 
@@ -34,15 +35,14 @@ class BrokerPlace(Place):
         return f"virtual host {self._options.vhost!r} of {self._client}"
 
     def refresh(self) -> None:
-        now = time.monotonic()
-        if self._looked >= 0 and now - self._looked < _LOOK_SECONDS:
-            return
+        if self._looked >= 0:
+            time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
         query = [("name", name) for name in self._options.queues]
         found = self._client.json("GET", "/bulk/queues", query)["queues"]
         if not isinstance(found, dict):
             raise Unavailable(f"{self} does not say which queues it has: is it a Headrace broker?")
         self._queues = {name: (each["first"], each["next"], each["bytes"]) for name, each in found.items()}
-        self._looked = now
+        self._looked = time.monotonic()
 
     def names(self) -> list[str]:
         if self._looked < 0:

@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(self._opened())
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._ends(self._opened())
+        return self._ends(self._opened(), is_new=False)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """How far the next batch goes. Everything below `start` is in batches that are done."""
@@ -113,8 +113,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, following = place.bounds(queue)
         return min(check_loss(self._options.fail_on_data_loss, queue, offset, first), following)
 
-    def _ends(self, place: Place) -> Offsets:
-        place.refresh()
+    def _ends(self, place: Place, is_new: bool = True) -> Offsets:
+        """Where the queues end now, or ended when that was last asked."""
+        if is_new:
+            place.refresh()
         try:
             queues = place.matching(self._options.queues)
         except NotFound:  # one was deleted: whether that matters is seen when its offset is looked at
