@@ -65,7 +65,7 @@ class Exchanges:
     the default exchange names the queue of its key in any case, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_hubs", "_routes", "_to_exchange", "_to_queue")
+    __slots__ = ("_cached", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
     def __init__(self) -> None:
         self._hubs: dict[str, _Hub] = {}
@@ -73,6 +73,7 @@ class Exchanges:
         self._to_exchange: dict[str, dict[Binding, None]] = {}
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
+        self._sources: dict[str, set[str]] = {}
         for name, kind in _PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True), router_for(kind))
 
@@ -168,11 +169,35 @@ class Exchanges:
                     return route
         self._hub(exchange)
         queues: dict[str, None] = {}
-        by_key = self._walk(exchange, (routing_key, *extra_keys), headers, queues)
+        by_key = self._walk(exchange, (routing_key, *extra_keys), headers, queues, {exchange})
         route = tuple(queues)
         if by_key and not extra_keys:
             self._remember(exchange, routing_key, route)
         return route
+
+    def passes(
+        self, exchange: str, routing_key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str], by: str
+    ) -> bool:
+        """Whether the message comes by another exchange, too, on its way to queues."""
+        if exchange not in self._upstream(by):
+            return False
+        seen = {exchange}
+        self._walk(exchange, (routing_key, *extra_keys), headers, {}, seen)
+        return by in seen
+
+    def _upstream(self, exchange: str) -> set[str]:
+        """The exchanges from which this one can be reached at all, known until the topology changes."""
+        found = self._sources.get(exchange)
+        if found is None:
+            found = self._sources[exchange] = set()
+            ahead = [exchange]
+            while ahead:
+                name = ahead.pop()
+                sources = {binding.source for binding in self._to_exchange.get(name, ())}
+                sources.update([hub.exchange.name for hub in self._hubs.values() if hub.exchange.alternate == name])
+                ahead += sources - found
+                found |= sources
+        return found
 
     def looks_at_headers(self, exchange: str) -> bool:
         """Whether more than the routing key may decide where messages of this exchange go."""
@@ -180,11 +205,15 @@ class Exchanges:
         return any([hub.exchange.kind == HEADERS and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
 
     def _walk(
-        self, start: str, keys: tuple[str, ...], headers: Mapping[str, object] | None, queues: dict[str, None]
+        self,
+        start: str,
+        keys: tuple[str, ...],
+        headers: Mapping[str, object] | None,
+        queues: dict[str, None],
+        seen: set[str],
     ) -> bool:
-        """Collect the queues; True when the keys alone decide. An exchange is visited once, so cycles end."""
+        """Collect the queues and the exchanges; True when the keys alone decide. Each is visited once: cycles end."""
         by_key = True
-        seen = {start}
         ahead = [start]
         while ahead:
             name = ahead.pop()
@@ -224,6 +253,7 @@ class Exchanges:
 
     def _forget_routes(self) -> None:
         self._routes.clear()
+        self._sources.clear()
         self._cached = 0
 
     def exchanges(self) -> list[Exchange]:

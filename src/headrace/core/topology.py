@@ -106,6 +106,12 @@ class Topology:
             if (queue := queues.get(name)) is not None
         ]
 
+    def reaches_subscribers(
+        self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
+    ) -> bool:
+        """Whether what is published there comes by `amq.topic`, and so to those who subscribe to plain topics."""
+        return exchange == TOPIC_EXCHANGE or self.exchanges.passes(exchange, key, headers, extra_keys, TOPIC_EXCHANGE)
+
     def of_topic(self, topic: str) -> list[Queue]:
         """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics.
 

@@ -68,7 +68,7 @@ class Client(Subscriber):
         self.client_id = connect.client_id
         self.max_packet_bytes = connect.maximum_packet_bytes
         self.prefetch = min(connect.receive_maximum, limits.prefetch)
-        self.aliases = Aliases(min(connect.topic_alias_maximum, limits.topic_aliases))
+        self.aliases = Aliases(min(connect.topic_alias_maximum, limits.topic_alias_maximum))
         self.outbox = Outbox(self, connect.receive_maximum)
         self.is_held = False
         """Whether the client does not keep up with what it is sent."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from headrace.config.settings import MqttSettings
 from headrace.core.rights import Permission, TopicPermission
 from headrace.core.users import Limits as UserLimits
-from headrace.protocols.mqtt.server import Limits
 from tests.devices import CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBLISH, Device, Field, packet, properties, text
 from tests.doors import must
 
@@ -21,7 +21,9 @@ def test_every_version_is_served(version: int) -> None:
 
 
 def test_a_client_of_version_5_is_told_what_holds_here() -> None:
-    field = Field(limits=Limits(max_packet_bytes=1000, topic_aliases=3, receive_maximum=7, max_keep_alive_s=60))
+    field = Field(
+        limits=MqttSettings(max_packet_bytes=1000, topic_alias_maximum=3, receive_maximum=7, max_keep_alive=60_000)
+    )
     device = field.device("", keep_alive=600, said={0x19: 1})
     assert device.connack is not None
     said = device.connack.said
@@ -40,6 +42,38 @@ def test_the_keep_alive_of_the_client_counts_one_and_a_half_times() -> None:
     device.connection.silent()
     assert device.take_one(DISCONNECT).reason == 0x8D
     assert device.line.is_closed
+
+
+def test_a_client_that_cannot_be_told_another_keep_alive_keeps_its_own() -> None:
+    field = Field(limits=MqttSettings(max_keep_alive=60_000))
+    assert field.device("1", version=4, keep_alive=600).line.watched == 900
+    assert field.device("2", version=5, keep_alive=0).line.watched == 90
+    assert field.device("3", version=5, keep_alive=20).line.watched == 30
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(0xFFFF_FFFF, 60), (3600, 60), (30, 30)])
+def test_a_session_is_kept_no_longer_than_it_may_be(asked: int, kept: int) -> None:
+    field = Field(limits=MqttSettings(max_session_expiry=60_000))
+    device = field.device("c", said={0x11: asked})
+    assert device.connack is not None
+    assert device.connack.said.get(0x11) == (60 if kept != asked else None)
+    device.lose()
+    field.advance(kept - 1)
+    assert field.broker.sessions.get("c") is not None
+    field.advance(2)
+    assert field.broker.sessions.get("c") is None
+
+
+def test_the_limit_of_a_session_counts_for_version_3_and_for_a_goodbye() -> None:
+    field = Field(limits=MqttSettings(max_session_expiry=60_000))
+    old = field.device("old", version=4, clean=False)
+    new = field.device("new", said={0x11: 30})
+    old.lose()
+    new.send(packet(0xE0, b"\x00", properties({0x11: 3600})))
+    field.advance(50)
+    assert len(field.broker.sessions) == 2
+    field.advance(11)
+    assert len(field.broker.sessions) == 0
 
 
 def test_a_client_without_identifier_gets_one_where_nothing_is_kept() -> None:
@@ -133,7 +167,7 @@ def test_a_user_has_no_more_connections_than_it_may() -> None:
 
 
 def test_there_are_no_more_sessions_than_may_be_kept() -> None:
-    field = Field(limits=Limits(max_sessions=2))
+    field = Field(limits=MqttSettings(max_sessions=2))
     field.device("1", clean=False, said={0x11: 3600}).lose()
     field.device("2")
     third = field.device("3")
@@ -226,14 +260,14 @@ def test_what_came_before_a_malformed_packet_is_done() -> None:
 
 
 def test_a_packet_that_is_too_large_is_refused() -> None:
-    field = Field(limits=Limits(max_packet_bytes=100))
+    field = Field(limits=MqttSettings(max_packet_bytes=100))
     device = field.device()
     device.publish("a", b"x" * 200)
     assert device.take_one(DISCONNECT).reason == 0x95
 
 
 def test_more_messages_than_the_receive_maximum_are_refused() -> None:
-    field = Field(limits=Limits(receive_maximum=2))
+    field = Field(limits=MqttSettings(receive_maximum=2))
     device = field.device(clean=False, said={0x11: 100})
     for number in (1, 2):
         device.publish("a", qos=2, number=number)
