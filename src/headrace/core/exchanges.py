@@ -5,13 +5,11 @@ from typing import Final, final
 
 from headrace.core.arguments import frozen
 from headrace.core.exchange import (
-    DEFAULT,
-    DIRECT,
-    FANOUT,
     HEADERS,
+    PREDECLARED,
     RESERVED_PREFIX,
-    TOPIC,
     Binding,
+    Dropped,
     Exchange,
     check_new_name,
     check_not_default,
@@ -19,30 +17,10 @@ from headrace.core.exchange import (
 from headrace.core.routers import Router, router_for
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed
 
-_PREDECLARED: Final = (
-    (DEFAULT, DIRECT),
-    ("amq.direct", DIRECT),
-    ("amq.fanout", FANOUT),
-    ("amq.topic", TOPIC),
-    ("amq.headers", HEADERS),
-    ("amq.match", HEADERS),
-)
-
 # The cache of routes is bounded by what it holds: a route weighs its queues and a constant for its key.
 _MAX_CACHED: Final = 200_000
 _ENTRY_WEIGHT: Final = 8
 _MAX_CACHED_KEY: Final = 255
-
-
-@final
-class Dropped:
-    """What an operation took away, so that the caller can forget it in storage too."""
-
-    __slots__ = ("bindings", "exchanges")
-
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.bindings: list[Binding] = []
 
 
 @final
@@ -74,7 +52,7 @@ class Exchanges:
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
         self._sources: dict[str, set[str]] = {}
-        for name, kind in _PREDECLARED:
+        for name, kind in PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True), router_for(kind))
 
     def declare(self, definition: Exchange, passive: bool = False) -> bool:

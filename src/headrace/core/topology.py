@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.core.address import is_address, is_addressable, parse_address, queue_pattern
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Dropped, Exchanges
+from headrace.core.exchange import Binding, Dropped, Exchange
+from headrace.core.exchanges import Exchanges
 from headrace.core.queue import Queue
 from headrace.core.topics import TopicTree
 from headrace.core.turn import Turn

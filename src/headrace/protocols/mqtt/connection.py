@@ -32,7 +32,6 @@ from headrace.protocols.mqtt.packets import (
 from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
 from headrace.protocols.mqtt.publishing import Inbox
 from headrace.protocols.mqtt.reasons import (
-    ADMINISTRATIVE_ACTION,
     KEEP_ALIVE_TIMEOUT,
     NORMAL_DISCONNECTION,
     PROTOCOL_ERROR,
@@ -126,9 +125,9 @@ class Connection(Handler):
         """Another connection has the session now."""
         self.end(ProtocolError(SESSION_TAKEN_OVER, "another connection has this client identifier now"))
 
-    def expel(self, why: str) -> None:
-        """The user or the virtual host is gone."""
-        self.end(ProtocolError(ADMINISTRATIVE_ACTION, why))
+    def expel(self, reason: int, why: str) -> None:
+        """The user or the virtual host is gone, or the user may not do any more what it does."""
+        self.end(ProtocolError(reason, why))
 
     def on_flow(self, is_blocked: bool) -> None:
         """Publishers wait while the broker has more in hand than it can write."""

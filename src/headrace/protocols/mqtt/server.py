@@ -10,6 +10,7 @@ from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.subscription import Grant
 from headrace.protocols.mqtt.outlet import Fan, SharedOutlet
+from headrace.protocols.mqtt.reasons import ADMINISTRATIVE_ACTION
 from headrace.protocols.mqtt.system_topics import Counters, SystemTopics
 
 if TYPE_CHECKING:
@@ -72,12 +73,12 @@ class Host:
 
     def _on_removed(self, account: Account) -> None:
         for connection in list(self._by_account.get(account, ())):
-            connection.expel(f"user '{account.name}' is deleted")
+            connection.expel(ADMINISTRATIVE_ACTION, f"user '{account.name}' is deleted")
 
     def _on_dissolved(self) -> None:
         for connections in list(self._by_account.values()):
             for connection in list(connections):
-                connection.expel(f"virtual host '{self.name}' is deleted")
+                connection.expel(ADMINISTRATIVE_ACTION, f"virtual host '{self.name}' is deleted")
 
 
 @final
