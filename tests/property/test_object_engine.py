@@ -1,5 +1,6 @@
 """The engine over an object store behaves as the memory engine, through reopenings and other processes taking over."""
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -58,10 +59,8 @@ class ObjectEngines(Engines):
         promised, history, old = self.confirmed, self.history, self.local
         self.local = self.open()
         found = contents(self.local)
-        try:
+        with contextlib.suppress(Fatal):
             old.close()
-        except Fatal:
-            pass
         matching = [at for at in range(promised, len(history)) if history[at] == found]
         assert matching, "what came back is not what any prefix of the commits left"
         self.become(found, history[matching[-1]])

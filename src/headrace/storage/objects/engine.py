@@ -17,7 +17,7 @@ from headrace.storage.objects.batch import DELETE, DROP, Batch
 from headrace.storage.objects.catalog import Catalog
 from headrace.storage.objects.chunks import Stack
 from headrace.storage.objects.collector import Collector, LogGarbage, OldHistory, QueueGarbage
-from headrace.storage.objects.database import Database, Tuning, away
+from headrace.storage.objects.database import Change, Database, Tuning, away
 from headrace.storage.objects.keys import SEQUENCE, describe
 from headrace.storage.objects.loading import Loading, prepare
 from headrace.storage.objects.location import Location
@@ -63,8 +63,8 @@ class ObjectEngine(Engine):
         self._closed = False
         self._results: SimpleQueue[tuple[int, Write]] = SimpleQueue()
         self._in_flight: Batch | None = None
-        self._late: Batch | None = None
-        """A batch that the store did not confirm in time, and that is being taken back."""
+        self._undo: list[Change] | None = None
+        """How to take back a batch that the store did not confirm in time; None once that is done."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._history_us = self._clock.monotonic_us()
         self._database = Database(Location(url), DATABASE, self._tuning(), self._clock)
@@ -81,7 +81,7 @@ class ObjectEngine(Engine):
             raise self._failure
         if self._closed:
             raise Unavailable("the engine is closed; open it again")
-        if self._late is not None:
+        if self._undo is not None:
             raise self._away()
         check_commit(commit)
         self._catalog.stage(commit, done)
@@ -190,16 +190,16 @@ class ObjectEngine(Engine):
             self._finish(batch, None)
         elif outcome == LATE:
             self._in_flight = None
-            self._late = batch
+            self._undo = batch.undoing(self._catalog.tables)
             self._catalog.revert(batch)
             self._finish(batch, self._away())
             _log.warning("%s", self._away())
         elif outcome == LANDED:
-            self._writer.write(Write(batch, batch.undoing(self._catalog.tables), is_undoing=True))
+            self._writer.write(Write(batch, self._undo or [], is_undoing=True))
         elif outcome == FAILED:
             self._fail(write.error)
         else:
-            self._late = None
+            self._undo = None
             _log.info("%s answers again", self._database.place)
 
     def _away(self) -> Unavailable:

@@ -6,7 +6,7 @@ Two states are kept: what is stored, which readers see, and what is staged, whic
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import Corrupt, Refused
+from headrace.errors import Corrupt, Truncated
 from headrace.model import Message
 from headrace.storage.api import Log
 from headrace.storage.group_state import GroupState
@@ -145,7 +145,6 @@ class ObjectLog(Log):
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
         from headrace.storage.arrow import batch_of_messages
 
-        self._check(start)
         stop = min(stop, self.next_offset)
         while start < stop:
             messages = self.read(start, min(stop - start, _ROWS_PER_BATCH))
@@ -164,7 +163,7 @@ class ObjectLog(Log):
 
     def _check(self, offset: int) -> None:
         if offset < self.first_offset:
-            raise Refused(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
+            raise Truncated(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
 
     def _chunk(self, offset: int) -> Chunk:
         """The messages around this offset, from memory or from the store."""

@@ -11,11 +11,13 @@ from headrace.storage.objects.location import Location
 _HOUR_MS: Final = 3_600_000
 
 
-def prove_fencing(location: Location, clock: Clock, timeout_ms: int) -> None:
+def prove_fencing(url: str, clock: Clock, timeout_ms: int) -> None:
     """Open a database twice and see that the first opener cannot write any more.
 
-    That takes a store which refuses to create an object that is there already. Raises Unavailable where it does not.
+    That takes a store which refuses to create an object that is there already. Raises Unavailable where it does not,
+    and Refused when the URL is wrong.
     """
+    location = Location(url)
     name = f"probe-{uuid4().hex}"
     # The first must not learn of the second by looking: only its own write may fail.
     tuning = Tuning(flush_interval_ms=1, timeout_ms=timeout_ms, manifest_poll_ms=_HOUR_MS)
