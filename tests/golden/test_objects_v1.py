@@ -7,7 +7,13 @@ import pytest
 from headrace.model import Message, Source
 from headrace.storage.group_state import WORK, GroupState
 from headrace.storage.objects import keys, records
-from headrace.storage.objects.encodings import encode_terminated, encode_utf8, encode_var_bytes, encode_var_u64
+from headrace.storage.objects.encodings import (
+    encode_array,
+    encode_terminated,
+    encode_utf8,
+    encode_var_bytes,
+    encode_var_u64,
+)
 from headrace.storage.objects.metadata import MetadataDecoder, MetadataEncoder, visible_at, with_visible_at
 from headrace.storage.objects.records import Attempt, Available, InFlight, Settled, Spec
 from headrace.storage.objects.sequence import Sequence, decode_block, encode_block
@@ -53,7 +59,7 @@ WRITTEN = {
     "active key": keys.queue_key(keys.ACTIVE, QUEUE, keys.bucket_id(2, 304)),
     "active": records.encode_active([records.encode_available(AVAILABLE)], [records.encode_in_flight(IN_FLIGHT)]),
     "done key": keys.queue_key(keys.DONE, QUEUE, keys.bucket_id(2, 304)),
-    "done": records.encode_array([records.encode_settled(DONE)]),
+    "done": encode_array([records.encode_settled(DONE)]),
     "failed key": keys.queue_key(keys.FAILED, QUEUE, keys.bucket_id(2, 304)),
     "attempts key": keys.queue_key(keys.ATTEMPTS, QUEUE, 5),
     "attempts": records.encode_attempts([Attempt(TIME_US, "c1")]),

@@ -15,6 +15,7 @@ from headrace.storage.objects.encodings import (
     decode_sortable_i64,
     decode_terminated,
     decode_var_u64,
+    encode_array,
     encode_sortable_i64,
     encode_terminated,
     encode_var_u64,
@@ -105,7 +106,7 @@ def test_messages_in_flight_come_back(in_flight: list[records.InFlight]) -> None
 
 @given(st.lists(st.builds(records.Settled, u64, u64, i64, u16, raw), max_size=4))
 def test_settled_messages_come_back(settled: list[records.Settled]) -> None:
-    value = records.encode_array([records.encode_settled(each) for each in settled])
+    value = encode_array([records.encode_settled(each) for each in settled])
 
     assert records.decode_settled(value, "done") == settled
 
