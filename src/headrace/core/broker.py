@@ -11,6 +11,7 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.bulk import Bulk
+from headrace.core.claims import Claims
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
@@ -75,6 +76,7 @@ class Broker:
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
         self.ledger = Ledger(engine, host)
+        self.claims = Claims(self._line, self._queues, clock)
         self.on_dissolved: list[Callable[[], None]] = []
         """Called when the virtual host is deleted: connections to it must end."""
 
