@@ -200,7 +200,7 @@ def test_links_share_a_subscription(connect: Connect, name: str, stays: bool) ->
     for number in range(4):
         sender.send(Message(body=number))
 
-    assert sorted([*_received(one, 2), *_received(two, 2)]) == [0, 1, 2, 3]
+    assert {*_received(one, 2), *_received(two, 2)} == {0, 1, 2, 3}
     if stays:
         _detach(one)
         _detach(two)
@@ -223,7 +223,7 @@ def test_containers_share_a_global_subscription(connect: Connect) -> None:
     for number in range(2):
         sender.send(Message(body=number))
 
-    assert sorted([*_received(one, 1), *_received(two, 1)]) == [0, 1]
+    assert {*_received(one, 1), *_received(two, 1)} == {0, 1}
 
 
 def test_a_subscriber_need_not_hear_itself(connect: Connect, name: str) -> None:

@@ -120,7 +120,7 @@ def test_a_binding_with_arguments_is_deleted_by_the_path_that_it_is_listed_with(
         path = f"/bindings?src=amq.headers&dstq={name}&key=k%2F1"
         return list(management.request(None, path, "GET", [200]).body)
 
-    red, blue = sorted(listed(), key=lambda one: one["arguments"]["c"] == "blue")
+    red, blue = sorted(listed(), key=lambda one: one["arguments"] == {"c": "blue"})
     management.unbind(str(red["location"]))
 
     assert [(one["arguments"], one["location"]) for one in listed()] == [({"c": "blue"}, blue["location"])]
