@@ -153,8 +153,8 @@ def _check(configuration: Configuration) -> None:
             f"{origins['storage', 'data']}: nothing is kept in a directory, because memory is asked for "
             f"({origins['storage', 'memory']}); give either --data or --memory, or the keys of that name in storage"
         )
-    for other in ("data", "memory"):
-        if storage.store and ("storage", other) in origins:
+    for other, is_given in (("data", ("storage", "data") in origins), ("memory", storage.memory)):
+        if storage.store and is_given:
             raise Refused(
                 f"{origins['storage', other]}: everything is kept in {storage.store} ({origins['storage', 'store']}); "
                 f"give either --{other} or --store, or the keys of that name in storage"
