@@ -57,7 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
         super().on_message_begin()
-        self.scope[SCOPE_KEY] = self._presence  # type: ignore[literal-required]
+        self.scope[SCOPE_KEY] = self._presence  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False

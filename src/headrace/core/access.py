@@ -90,7 +90,9 @@ class Access:
         """What the user may do in the virtual host; None when it may not even enter."""
         if account.grants is not None:
             return _granted(account, account.grants, host)
-        user = account.name
+        return self._stored_rights(account.name, host)
+
+    def _stored_rights(self, user: str, host: str) -> Rights | None:
         if (user, host) not in self._permissions:
             return None
         rights = self._rights.get((user, host))
@@ -235,6 +237,15 @@ class Access:
         self._engine.commit(commit, stored)
         for table, key, value in changes:
             self._take(table, key, value)
+        self._restrict(changes)
+
+    def _restrict(self, changes: list[_Change]) -> None:
+        """Sessions read no more than their users still may, connected or not."""
+        keys = [key.decode().split(_SEPARATOR) for table, key, _ in changes if table != USERS]
+        for host, user in dict.fromkeys([(host, user) for host, user, *_ in keys]):
+            broker = self._hosts.find(host)
+            if broker is not None:
+                broker.sessions.restrict(user, self._stored_rights(user, host))
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""
