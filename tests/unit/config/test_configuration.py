@@ -240,7 +240,7 @@ def test_the_example_of_the_reference_page_can_be_used() -> None:
 
     configuration = _load(text.split("```yaml\n")[1].split("```")[0])
 
-    assert [each.definition.name for each in wanted_queues(configuration.queues)] == ["orders", "telemetry"]
+    assert [each.definition.name for each in wanted_queues(configuration.queues)] == ["orders", "telemetry", "orders"]
 
 
 def test_a_broker_without_a_file_does_not_load_yaml() -> None:
