@@ -12,7 +12,10 @@ from tests.conformance.mqtt.wire import (
     GOODBYE,
     PING,
     PUBACK,
+    PUBCOMP,
     PUBLISH,
+    PUBREC,
+    PUBREL,
     SUBACK,
     UNSUBACK,
     Will,
@@ -282,16 +285,24 @@ def test_a_will_is_retained_if_it_is_to_be(room: Room, retain: bool) -> None:
         late.expect_nothing()
 
 
+@clauses(v5="3.1.2-8")
+def test_a_will_is_sent_when_its_delay_is_over(room: Room) -> None:
+    subscriber = room.subscriber((room.topic("will"), 0))
+
+    room.kept(will=Will(room.topic("will"), said=((0x18, 1),))).cut()
+
+    assert subscriber.message().payload == b"will"
+
+
 @clauses(v5="3.1.2-8 3.1.3-9")
-def test_a_will_waits_and_is_not_sent_to_a_client_that_came_back(room: Room) -> None:
-    subscriber = room.subscriber((room.topic("will"), 0), (room.topic("other"), 0))
-    delayed = Will(room.topic("will"), said=((0x18, 1),))
-    room.kept(will=delayed).cut()
-    room.kept()
+def test_a_will_is_not_sent_for_a_client_that_came_back_before_it_was_due(room: Room) -> None:
+    subscriber = room.subscriber((room.topic("will"), 0))
+    room.kept(will=Will(room.topic("will"), said=((0x18, 3600),))).cut()
+    room.kept().cut()
 
-    room.client(room.name("other"), kept_seconds=600, will=Will(room.topic("other"), said=((0x18, 1),))).cut()
+    room.client(room.name("kept"), clean=True)  # ends the session, and would end the waiting of its will
 
-    assert subscriber.message().topic == room.topic("other")  # which was due later
+    subscriber.expect_nothing()
 
 
 @clauses(v5="3.1.2-8")
@@ -398,7 +409,7 @@ def test_messages_that_wait_come_after_connack(room: Room) -> None:
 # -- keep alive --------------------------------------------------------------------------------------------------------
 
 
-@clauses(v311="3.1.2-24", v5="3.1.2-22 3.2.2-22")
+@clauses(v311="3.1.2-23 3.1.2-24", v5="3.1.2-20 3.1.2-22 3.2.2-22")
 def test_a_client_that_is_silent_for_too_long_is_ended_as_if_the_network_had_failed(room: Room) -> None:
     subscriber = room.subscriber((room.topic("will"), 0))
 
@@ -407,6 +418,15 @@ def test_a_client_that_is_silent_for_too_long_is_ended_as_if_the_network_had_fai
     ending = client.expect_end()
     assert [(last.kind, last.reason) for last in ending] == ([(DISCONNECT, 0x8D)] if room.version == 5 else [])
     assert subscriber.message().payload == b"will"
+
+
+@clauses(v5="3.1.2-21 3.2.2-21")
+def test_a_client_that_does_not_keep_to_the_keep_alive_that_it_was_told_is_ended(impatient: Room) -> None:
+    client = impatient.client(keep_alive=600)
+    assert client.connack is not None
+    assert client.connack.values(0x13) == [1]
+
+    assert [(last.kind, last.reason) for last in client.expect_end()] == [(DISCONNECT, 0x8D)]
 
 
 # -- client identifiers and the rest of the payload --------------------------------------------------------------------
@@ -472,7 +492,7 @@ def test_an_empty_client_identifier_gets_one_of_its_own(room: Room) -> None:
         assert names[0] != names[1]
 
 
-@clauses(v311="3.1.3-8 3.1.3-9")
+@clauses(v311="3.1.3-7 3.1.3-8 3.1.3-9")
 def test_an_empty_client_identifier_cannot_have_a_session_that_is_kept(room: Room) -> None:
     assert refused(room, connect(4, "", clean=False)) == [2]
 
@@ -541,7 +561,7 @@ def test_a_message_too_large_for_the_client_counts_as_sent(room: Room) -> None:
     subscriber.expect_nothing()
 
 
-@clauses(v5="3.1.2-26 3.1.2-27 3.3.2-8 3.3.2-11")
+@clauses(v5="3.1.2-26 3.1.2-27 3.3.2-8 3.3.2-10 3.3.2-11")
 @pytest.mark.parametrize("most", [None, 0, 1, 2])
 def test_the_server_uses_no_more_topic_aliases_than_the_client_allows(room: Room, most: int | None) -> None:
     said = () if most is None else ((0x22, most),)
@@ -588,6 +608,74 @@ def test_reasons_are_not_explained_to_those_who_do_not_want_it(room: Room) -> No
         assert bool(suback.said) <= bool(wants)
         client.send(unsubscribe(5, 4, "$queue/"))
         assert bool(client.expect(UNSUBACK).said) <= bool(wants)
+
+
+@clauses(v5="3.2.2-9 3.2.2-10 3.2.2-11 3.2.2-12 3.2.2-13 3.2.2-14")
+def test_every_qos_and_retained_messages_are_there_and_connack_says_nothing_else(room: Room) -> None:
+    subscriber = room.client()
+    assert subscriber.subscribe((room.topic("#"), 2)).reasons == [2]
+
+    publisher = room.client(will=Will(room.topic("will"), b"will", 2, retain=True))
+
+    assert publisher.connack is not None
+    assert (publisher.connack.values(0x24), publisher.connack.values(0x25)) == ([], [])
+    publisher.publish(room.topic("1"), b"1", 2, retain=True)
+    publisher.cut()
+    assert [(last.payload, last.qos) for last in (subscriber.message(), subscriber.message())] == [
+        (b"1", 2),
+        (b"will", 2),
+    ]
+    late = room.subscriber((room.topic("#"), 2))
+    assert sorted(last.payload for last in (late.message(), late.message())) == [b"1", b"will"]
+
+
+@clauses(v5="3.2.2-4")
+def test_a_client_that_goes_on_with_a_session_it_does_not_know_is_taken_for_the_one_that_had_it(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 2))
+    first = room.kept()
+    first.send(publish(5, room.topic(), b"1", qos=2, number=5))
+    first.expect(PUBREC)
+    first.cut()
+
+    second = room.kept()
+
+    assert second.connack is not None
+    assert second.connack.session_present == 1
+    second.send(publish(5, room.topic(), b"another message", qos=2, number=5))
+    assert second.expect(PUBREC).number == 5
+    assert subscriber.message().payload == b"1"
+    subscriber.expect_nothing()
+
+
+@clauses(v5="3.2.2-5")
+def test_a_client_that_goes_on_with_a_session_that_is_over_is_told_that_nothing_is_known_of_it(room: Room) -> None:
+    first = room.client(room.name(), clean=False)
+    first.send(publish(5, room.topic(), b"1", qos=2, number=5))
+    first.expect(PUBREC)
+    first.cut()
+
+    second = room.client(room.name(), clean=False)
+
+    assert second.connack is not None
+    assert second.connack.session_present == 0
+    second.send(answer(PUBREL, 5))
+    released = second.expect(PUBCOMP)
+    assert (released.number, released.reason) == (5, 0x92)
+
+
+@clauses(v5="3.2.2-15")
+def test_a_packet_is_as_large_as_connack_allows_and_no_larger(narrow: Room) -> None:
+    client = narrow.client()
+    assert client.connack is not None
+    (most,) = client.connack.values(0x27)
+    assert isinstance(most, int)
+    around = len(publish(5, narrow.topic(), bytes(most // 2), qos=1, number=1)) - most // 2
+
+    client.send(publish(5, narrow.topic(), bytes(most - around), qos=1, number=1))
+    assert client.expect(PUBACK).number == 1
+    client.send(publish(5, narrow.topic(), bytes(most - around + 1), qos=1, number=2))
+
+    assert [(last.kind, last.reason) for last in client.expect_end()] == [(DISCONNECT, 0x95)]
 
 
 @clauses(v5="3.2.2-1")

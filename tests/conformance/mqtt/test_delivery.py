@@ -28,7 +28,7 @@ def test_at_qos_0_a_message_is_sent_once(room: Room) -> None:
     room.kept().expect_nothing()
 
 
-@clauses(v311="4.2.0-1", v5="4.2-1")
+@clauses(v311="7.1.1-1", v5="4.2.0-1")
 def test_packets_may_come_in_any_pieces(room: Room) -> None:
     subscriber = room.subscriber((room.topic(), 1))
     publisher = room.client()
@@ -40,7 +40,7 @@ def test_packets_may_come_in_any_pieces(room: Room) -> None:
     assert subscriber.message().payload == b"piece by piece"
 
 
-@clauses(v311="4.3.2-1", v5="4.3.2-1 4.3.2-2 4.3.2-3")
+@clauses(v311="4.3.2-1 4.5.0-2", v5="4.3.2-1 4.3.2-2 4.3.2-3 4.5.0-2")
 def test_a_message_at_qos_1_is_unacknowledged_until_puback(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 1))
@@ -109,7 +109,7 @@ def test_after_pubrel_a_message_is_not_sent_again_but_pubrel_is(room: Room) -> N
     room.kept().expect_nothing()
 
 
-@clauses(v311="4.4.0-1 2.3.1-4", v5="4.4.0-1")
+@clauses(v311="2.3.1-4 4.4.0-1 4.6.0-1", v5="4.4.0-1")
 def test_what_was_not_acknowledged_is_sent_again_with_its_packet_identifier_in_order(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 2))
@@ -139,7 +139,7 @@ def test_nothing_is_sent_again_on_a_connection_that_lives(room: Room) -> None:
     subscriber.expect_nothing()
 
 
-@clauses(v311="4.3.3-2", v5="4.3.3-8 4.3.3-10 4.3.3-11")
+@clauses(v311="2.3.1-2 4.3.3-2", v5="2.2.1-3 4.3.3-8 4.3.3-10 4.3.3-11")
 def test_a_message_at_qos_2_that_comes_again_is_delivered_once(room: Room) -> None:
     subscriber = room.subscriber((room.topic(), 2))
     publisher = room.client()
@@ -217,6 +217,88 @@ def test_a_message_that_was_sent_does_not_expire_any_more(room: Room) -> None:
     assert first.expect(PUBREL).number == sent.number
     publisher.send(answer(PUBREL, 5))
     assert publisher.expect(PUBCOMP).number == 5
+
+
+@clauses(v311="2.3.1-3")
+def test_a_message_that_comes_again_under_another_packet_identifier_is_another_message(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 2))
+    first = room.kept(room.name("publisher"))
+    first.send(publish(4, room.topic(), b"1", qos=2, number=5))
+    first.expect(PUBREC)
+    first.cut()
+
+    second = room.kept(room.name("publisher"))
+    second.send(publish(4, room.topic(), b"1", qos=2, number=6, dup=True))
+
+    assert second.expect(PUBREC).number == 6
+    assert [subscriber.message().payload, subscriber.message().payload] == [b"1", b"1"]
+
+
+@clauses(v5="4.6.0-1")
+def test_what_a_client_sends_again_in_another_order_is_still_known(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 2))
+    first = room.kept(room.name("publisher"))
+    for number in (1, 2, 3):
+        first.send(publish(5, room.topic(), str(number).encode(), qos=2, number=number))
+        first.expect(PUBREC)
+    first.cut()
+
+    second = room.kept(room.name("publisher"))
+    for number in (3, 1, 2):
+        second.send(publish(5, room.topic(), str(number).encode(), qos=2, number=number, dup=True))
+        assert second.expect(PUBREC).number == number
+
+    assert [subscriber.message().payload for _ in range(3)] == [b"1", b"2", b"3"]
+    subscriber.expect_nothing()
+
+
+@clauses(v311="4.6.0-2 4.6.0-3", v5="4.6.0-5")
+@pytest.mark.parametrize(("qos", "kind"), [(1, PUBACK), (2, PUBREC)])
+def test_messages_are_answered_in_their_order(room: Room, qos: int, kind: int) -> None:
+    publisher = room.client()
+    numbers = [7, 3, 9, 1, 8, 2]
+
+    publisher.send(*[publish(room.version, room.topic(), b"", qos=qos, number=number) for number in numbers])
+
+    assert [publisher.expect(kind).number for _ in numbers] == numbers
+
+
+@clauses(v311="4.6.0-4", v5="4.3.3-4")
+def test_messages_are_released_in_the_order_in_which_they_were_received(room: Room) -> None:
+    subscriber = room.kept()
+    subscriber.subscribe((room.topic(), 2))
+    publisher = room.client()
+    for number in range(6):
+        publisher.publish(room.topic(), str(number).encode(), 2)
+    sent = [subscriber.expect(PUBLISH).number for _ in range(6)]
+    order = [sent[at] for at in (3, 0, 5, 1, 2, 4)]
+
+    subscriber.send(*[answer(PUBREC, number) for number in order])
+
+    assert [subscriber.expect(PUBREL).number for _ in order] == order
+
+
+@clauses(v5="4.6.0-2 4.6.0-3 4.6.0-4")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_acknowledgements_in_another_order_are_taken(room: Room, qos: int) -> None:
+    first = room.kept()
+    first.subscribe((room.topic(), qos))
+    publisher = room.client()
+    for number in range(3):
+        publisher.publish(room.topic(), str(number).encode(), qos)
+    sent = [first.expect(PUBLISH) for _ in range(3)]
+
+    for message in (sent[2], sent[0]):  # and none for the one in the middle
+        first.send(answer(PUBACK if qos == 1 else PUBREC, message.number))
+    if qos == 2:
+        released = [first.expect(PUBREL).number, first.expect(PUBREL).number]
+        first.send(*[answer(PUBCOMP, number) for number in reversed(released)])
+    first.expect_nothing()
+    first.cut()
+
+    back = room.kept()
+    assert back.message().payload == b"1"
+    back.expect_nothing()
 
 
 @clauses(v311="4.6.0-5 4.6.0-6", v5="4.6.0-5 4.6.0-6")

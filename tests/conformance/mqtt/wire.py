@@ -10,7 +10,7 @@ SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT, AUTH = 
 
 PING = b"\xc0\x00"
 GOODBYE = b"\xe0\x00"
-_SECONDS = 10.0
+_SECONDS = 30.0
 _CUT = ConnectionError("the server closed the connection")
 
 # How the value of a property is written, by its identifier.
