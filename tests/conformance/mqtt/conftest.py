@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.mqtt.wire import CONNACK, Client, Property, Will, connect
+from tests.conformance.mqtt.clients import Client
+from tests.conformance.mqtt.wire import CONNACK, Property, Will, connect
 from tests.servers import Server
 
 _numbers = itertools.count(1)
@@ -89,6 +90,19 @@ class Room:
         suback = client.subscribe(*filters)
         assert all(reason < 0x80 for reason in suback.reasons), suback
         return client
+
+    def refused(self, data: bytes) -> list[int]:
+        """The reasons of all CONNACKs that come until the server has closed the connection."""
+        client = self.stranger()
+        client.send(data)
+        ending = client.expect_end()
+        assert all(last.kind == CONNACK and last.session_present == 0 for last in ending), ending
+        return [last.reason for last in ending]
+
+    @property
+    def malformed(self) -> list[int]:
+        """How a CONNECT that breaks a rule is refused: MQTT 3.1.1 [MQTT-3.1.4-1] wants no answer at all."""
+        return [0x81] if self.version == 5 else []
 
     def close(self) -> None:
         for client in self._clients:
