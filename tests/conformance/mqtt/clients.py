@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tests.conformance.mqtt.wire import (
     DISCONNECT,
+    GOODBYE,
     PING,
     PINGRESP,
     PUBACK,
@@ -73,6 +74,11 @@ class Client:
         """End the connection as a broken network would."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
+
+    def leave(self) -> None:
+        """Say goodbye, and wait until the server has closed the connection."""
+        self.send(GOODBYE)
+        self.expect_end()
 
     def close(self) -> None:
         self._socket.close()

@@ -104,6 +104,10 @@ class Room:
         """How a CONNECT that breaks a rule is refused: MQTT 3.1.1 [MQTT-3.1.4-1] wants no answer at all."""
         return [0x81] if self.version == 5 else []
 
+    def pass_time(self) -> None:
+        """Wait for one and a half seconds, by the server's clock."""
+        self.client(keep_alive=1).expect_end()
+
     def close(self) -> None:
         for client in self._clients:
             client.close()

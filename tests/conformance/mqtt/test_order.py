@@ -4,7 +4,7 @@ import pytest
 
 from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
-from tests.conformance.mqtt.wire import GOODBYE, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, answer, publish
+from tests.conformance.mqtt.wire import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, answer, publish
 
 
 @clauses(v5="4.6.0-1")
@@ -97,8 +97,7 @@ def test_messages_come_in_the_order_in_which_they_were_published(room: Room, qos
 def test_messages_that_waited_come_in_their_order_before_newer_ones(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 1))
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
     publisher = room.client()
     for number in range(20):
         publisher.publish(room.topic(), str(number).encode(), 1)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
-from tests.conformance.mqtt.wire import GOODBYE, PUBLISH, Property, packet, publish, text
+from tests.conformance.mqtt.wire import PUBLISH, Property, packet, publish, text
 
 # -- flags -------------------------------------------------------------------------------------------------------------
 
@@ -134,14 +134,12 @@ def test_a_payload_format_of_0_is_passed_on_too(room: Room) -> None:
 def test_a_message_that_waited_for_too_long_is_not_delivered_and_others_say_how_long_they_waited(room: Room) -> None:
     away = room.kept()
     away.subscribe((room.topic(), 1))
-    away.send(GOODBYE)
-    away.expect_end()
+    away.leave()
     publisher = room.client()
     publisher.publish(room.topic("retained"), b"short", 1, True, [(0x02, 1)])
     publisher.publish(room.topic(), b"short", 1, said=[(0x02, 1)])
     publisher.publish(room.topic(), b"long", 1, said=[(0x02, 100)])
-    timer = room.client(keep_alive=1)
-    timer.expect_end()  # one and a half seconds later
+    room.pass_time()
 
     back = room.kept()
 
@@ -159,8 +157,7 @@ def test_topic_aliases_do_not_outlive_their_connection(room: Room) -> None:
     first = room.kept()
     first.publish(room.topic(), b"1", 1, said=[(0x23, 1)])
     first.publish("", b"2", 1, said=[(0x23, 1)])
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
 
     again = room.kept()
     again.send(publish(5, "", qos=1, number=9, said=[(0x23, 1)]))

@@ -4,7 +4,6 @@ from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
 from tests.conformance.mqtt.wire import (
     DISCONNECT,
-    GOODBYE,
     PUBACK,
     PUBCOMP,
     PUBLISH,
@@ -19,8 +18,7 @@ from tests.conformance.mqtt.wire import (
 def test_a_session_that_is_kept_goes_on(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 1))
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
 
     second = room.kept()
 
@@ -42,8 +40,7 @@ def test_without_a_session_a_new_one_begins(room: Room) -> None:
 def test_messages_for_a_session_without_a_connection_are_kept(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic("#"), 2))
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
     publisher = room.client()
     for qos in (1, 2):
         publisher.publish(room.topic(str(qos)), str(qos).encode(), qos)
@@ -58,8 +55,7 @@ def test_messages_for_a_session_without_a_connection_are_kept(room: Room) -> Non
 def test_a_clean_start_begins_a_new_session(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 1))
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
     room.client().publish(room.topic(), b"old", 1)
 
     second = room.client(room.name("kept"), clean=True)
@@ -74,8 +70,7 @@ def test_a_clean_start_begins_a_new_session(room: Room) -> None:
 def test_a_session_ends_with_its_connection_and_retained_messages_stay(room: Room) -> None:
     first = room.subscriber((room.topic(), 1), client_id=room.name())
     first.publish(room.topic("kept"), b"retained", 1, retain=True)
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
 
     again = room.client(room.name(), clean=False)
 
@@ -102,8 +97,7 @@ def test_sessions_are_told_apart_by_their_client_identifier(room: Room) -> None:
     for number in "12":
         client = room.kept(room.name(number))
         client.subscribe((room.topic(number), 1))
-        client.send(GOODBYE)
-        client.expect_end()
+        client.leave()
     publisher = room.client()
     for number in "12":
         publisher.publish(room.topic(number), number.encode(), 1)
@@ -129,8 +123,7 @@ def test_a_second_connection_takes_the_place_of_the_first(room: Room) -> None:
 def test_messages_that_wait_come_after_connack(room: Room) -> None:
     first = room.kept()
     first.subscribe((room.topic(), 1))
-    first.send(GOODBYE)
-    first.expect_end()
+    first.leave()
     room.client().publish(room.topic(), b"1", 1)
 
     again = room.kept()  # looks for a CONNACK first

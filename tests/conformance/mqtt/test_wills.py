@@ -4,7 +4,7 @@ import pytest
 
 from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
-from tests.conformance.mqtt.wire import GOODBYE, Will, connect, packet
+from tests.conformance.mqtt.wire import Will, connect, packet
 
 
 @clauses(v311="3.1.2-8 3.1.2-9", v5="3.1.2-7 3.1.2-8 3.1.2-9 3.1.2-12")
@@ -32,8 +32,7 @@ def test_a_client_that_says_goodbye_leaves_no_will(room: Room) -> None:
     subscriber = room.subscriber((room.topic("will"), 0))
     leaving = room.client(will=Will(room.topic("will")))
 
-    leaving.send(GOODBYE)
-    leaving.expect_end()
+    leaving.leave()
 
     subscriber.expect_nothing()
 
