@@ -153,7 +153,7 @@ def test_other_packets_of_a_client_that_has_sent_the_receive_maximum_are_taken(n
 
     client.expect_nothing()
     assert client.subscribe((narrow.topic("x"), 1)).reasons == [1]
-    client.publish(narrow.topic("x"), b"at QoS 0")
+    client.send(publish(5, narrow.topic("x"), b"at QoS 0"))
     assert client.message().payload == b"at QoS 0"
     client.send(answer(PUBREL, 1))
     assert client.expect(PUBCOMP).number == 1
