@@ -1,6 +1,5 @@
 """A client's connection: how it begins and ends, what it is told."""
 
-
 import pytest
 
 from headrace.config.settings import MqttSettings
