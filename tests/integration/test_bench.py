@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,13 +115,15 @@ def test_rows_are_written_and_read_by_spark(ours: Target) -> None:
 # -- what goes wrong is noticed ----------------------------------------------------------------------------------------
 
 
-def meddled(ours: Target, change: Change, scenario: Scenario = FLOW, head: bytes = b"") -> Result:
+def meddled(
+    ours: Target, change: Change, scenario: Scenario = FLOW, head: bytes = b"", stall_seconds: float = 30.0
+) -> Result:
     """The result when deliveries are changed on their way."""
     load = scenario.loads[0]
     with Meddler(ours.endpoints[load.family].port, change, head) as meddler:
         endpoint = replace(ours.endpoints[load.family], port=meddler.port)
         target = Target("meddled", {load.family: endpoint}, ours.pid)
-        return run(scenario, target, Pace(0.2, stall_seconds=1.0, limit_seconds=30.0))[-1]
+        return run(scenario, target, Pace(0.2, stall_seconds, limit_seconds=60.0))[-1]
 
 
 MQTT = Scenario("mqtt", (Load("mqtt", qos=0),), (Step("mqtt", "mqtt", "flow", messages=2048),))
@@ -165,7 +169,7 @@ def test_a_message_that_never_comes_is_noticed(ours: Target) -> None:
     def lost(packet: bytes) -> bytes:
         return b"" if packet[number : number + 2] == b"\x4d\x00" else packet
 
-    result = meddled(ours, lost, MQTT, head)
+    result = meddled(ours, lost, MQTT, head, stall_seconds=5.0)
 
     assert result.verdict == "failed"
     assert "2,047 received" in result.why
@@ -223,6 +227,49 @@ def test_a_short_run_leaves_a_table_and_a_file_and_nothing_else(tmp_path: Path) 
     assert {"p50", "p99"} <= set(result["latency_us"])
     assert record["settings"] == {"rounds": 1, "seconds": 0.2, "scenarios": ["amqp-end-to-end"], "scale": False}
     assert list(scratch.iterdir()) == []
+
+
+def test_growth_is_measured_along_every_axis(tmp_path: Path) -> None:
+    said = headrace("--scale", "--most", "10", "--seconds", "0.2", "--rounds", "1", "--out", str(tmp_path))
+
+    assert said.returncode == 0, said.stderr
+    record = json.loads((tmp_path / "scale.json").read_text())
+    assert {result["axis"] for result in record["results"]} == set(AXES)
+    assert {result["verdict"] for result in record["results"]} == {"ok"}
+
+
+def test_a_run_that_is_ended_leaves_no_broker(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "headrace",
+            "bench",
+            "--seconds",
+            "60",
+            "--peer",
+            "none",
+            "--out",
+            str(tmp_path / "out"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("headrace-bench-*/counters")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (ready,) = tmp_path.glob("headrace-bench-headrace-*/ready.json")
+    broker = json.loads(ready.read_text())["pid"]
+
+    process.terminate()
+    said, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert not Path(f"/proc/{broker}").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_broker_that_runs_is_measured_where_it_is(ours: Target, tmp_path: Path) -> None:

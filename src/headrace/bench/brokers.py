@@ -17,7 +17,7 @@ from headrace.bench.amqp_session import AmqpSession
 from headrace.bench.course import Target
 from headrace.bench.load import Endpoint, Family
 from headrace.bench.nats import NatsSession
-from headrace.bench.peers import Command, Peer
+from headrace.bench.peers import Command, Peer, is_open
 from headrace.errors import Unavailable
 
 _START_SECONDS: Final = 120.0
@@ -55,7 +55,7 @@ class Given(Contestant):
 
     def start(self) -> Target:
         for endpoint in self._endpoints.values():
-            if not _is_open(endpoint):
+            if not is_open(endpoint):
                 raise Unavailable(f"nothing listens on {endpoint.host}:{endpoint.port}")
         self.is_running = True
         return Target(self.name, self._endpoints, self._pid, _version(self._endpoints, None))
@@ -120,7 +120,7 @@ class Broker(Contestant):
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             endpoints = self._peer.endpoints(self._ports, self._folder)
-            if endpoints and all(_is_open(endpoint) for endpoint in endpoints.values()):
+            if self._peer.is_ready(endpoints):
                 return endpoints
             if self._process is None or self._process.poll() is not None:
                 break
@@ -153,14 +153,6 @@ def _free_ports(count: int) -> list[int]:
     for each in sockets:
         each.close()
     return ports
-
-
-def _is_open(endpoint: Endpoint) -> bool:
-    try:
-        socket.create_connection((endpoint.host, endpoint.port), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 def _version(endpoints: dict[Family, Endpoint], command: Command | None) -> str:

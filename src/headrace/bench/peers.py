@@ -7,6 +7,7 @@ may be in flight to a client (the generator acknowledges by the hundred), and li
 import json
 import os
 import shutil
+import socket
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -48,6 +49,10 @@ class Peer(ABC):
     def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
         """Where it listens once it runs; empty while that is not known."""
 
+    def is_ready(self, endpoints: dict[Family, Endpoint]) -> bool:
+        """Whether it takes connections."""
+        return all(is_open(endpoint) for endpoint in endpoints.values())
+
     def stopped(self, ports: list[int]) -> list[str]:
         """What to run once it has ended, so that nothing is left."""
         return []
@@ -55,6 +60,15 @@ class Peer(ABC):
 
 def _which(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_PATHS]))
+
+
+def is_open(endpoint: Endpoint) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 @final
@@ -74,6 +88,7 @@ class Headrace(Peer):
         return Command([program, "-m", "headrace", "serve", *where, *listeners, "--log-level", "warning"])
 
     def endpoints(self, ports: list[int], folder: Path) -> dict[Family, Endpoint]:
+        """From the file that it writes once it serves."""
         ready = folder / "ready.json"
         if not ready.exists():
             return {}
@@ -85,6 +100,10 @@ class Headrace(Peer):
             "mqtt": Endpoint(_HERE, found["mqtt"]),
             "spark": Endpoint(_HERE, found["http"], "guest", "guest"),
         }
+
+    def is_ready(self, endpoints: dict[Family, Endpoint]) -> bool:
+        """A connection to the HTTP port would load what is behind it, and change the memory that is measured."""
+        return bool(endpoints)
 
 
 @final

@@ -128,7 +128,7 @@ class Publisher(ABC):
     def _has_ended(self, now: int) -> bool:
         if self._limit != _NO_LIMIT:
             return self.sent >= self._limit
-        return now >= self._deadline_us
+        return self.sent > 0 and now >= self._deadline_us
 
     def _end(self) -> None:
         self._is_over = True
