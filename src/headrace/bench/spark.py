@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,7 @@ class SparkCourse:
                     text=True,
                     check=False,
                     timeout=_LIMIT_SECONDS,
+                    env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": endpoint.host},
                 )
             except subprocess.TimeoutExpired:
                 return {"failed": f"Spark did not end within {_LIMIT_SECONDS:.0f} s"}
@@ -145,7 +147,11 @@ def _measure(url: str, rows: int, size: int, pid: int, queues: list[str]) -> dic
 
 def main() -> None:
     url, rows, size, pid, *queues = sys.argv[1:]
-    print(json.dumps(_measure(url, int(rows), int(size), int(pid), queues)))
+    try:
+        said = _measure(url, int(rows), int(size), int(pid), queues)
+    except Exception as error:  # the process ends here, and of Spark's errors the first lines say the most
+        said = {"failed": " ".join(str(error).split("\n")[:2]) or type(error).__name__}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":
