@@ -168,8 +168,7 @@ class AmqpConsumer(ColumnConsumer):
             self.output += _acks(array("Q", [self._tag]), True)
         super().finish()
         self.wire.rest = bytes(self.buffer[: self.end])
-        for tag in self._tags:
-            self._session.call(commands.Basic.Cancel(consumer_tag=tag), commands.Basic.CancelOk)
+        self._session.call_all([commands.Basic.Cancel(consumer_tag=tag) for tag in self._tags], commands.Basic.CancelOk)
         self._session.call(commands.Channel.Close(0, "", 0, 0), commands.Channel.CloseOk)
         self._session.close()
 

@@ -1,6 +1,7 @@
 """AMQP 0-9-1 as a client before and after a measurement: logging in, declaring, asking. Nothing here is measured."""
 
 import struct
+from collections.abc import Sequence
 from typing import Final, TypeVar, final
 
 from pamqp import base, commands, common, frame
@@ -9,6 +10,7 @@ from headrace.bench.load import PREFIX, Endpoint, Load, Unsupported
 from headrace.bench.wire import Wire
 
 _HEADER: Final = b"AMQP\0\0\x09\x01"
+_AT_ONCE: Final = 500
 _ENVELOPE: Final = struct.Struct(">BHI")
 
 Answer = TypeVar("Answer", bound=base.Frame)
@@ -38,6 +40,15 @@ class AmqpSession:
         """Ask on channel 1 and wait for the answer. Raises Unsupported with what the broker says when it refuses."""
         self._cast(command, 1)
         return self._expect(answer)
+
+    def call_all(self, asked: Sequence[base.Frame], answer: type[Answer]) -> list[Answer]:
+        """Ask many things without waiting for each; the answers, in the same order."""
+        found: list[Answer] = []
+        for start in range(0, len(asked), _AT_ONCE):
+            some = asked[start : start + _AT_ONCE]
+            self.wire.send(b"".join([frame.marshal(command, 1) for command in some]))
+            found += [self._expect(answer) for _ in some]
+        return found
 
     def cast(self, command: base.Frame) -> None:
         self._cast(command, 1)
@@ -77,8 +88,10 @@ def prepare(endpoint: Endpoint, load: Load) -> None:
     clear(endpoint, load)
     session = AmqpSession(endpoint)
     arguments: common.FieldTable = {"x-queue-type": "stream"} if load.is_stream else {}
-    for name in load.queue_names():
-        session.call(commands.Queue.Declare(queue=name, durable=True, arguments=arguments), commands.Queue.DeclareOk)
+    session.call_all(
+        [commands.Queue.Declare(queue=name, durable=True, arguments=arguments) for name in load.queue_names()],
+        commands.Queue.DeclareOk,
+    )
     if load.exchange:
         _bind(session, load)
     session.close()
@@ -88,20 +101,16 @@ def _bind(session: AmqpSession, load: Load) -> None:
     name = exchange_name(load)
     declare = commands.Exchange.Declare(exchange=name, exchange_type=load.exchange, durable=True)
     session.call(declare, commands.Exchange.DeclareOk)
-    names = load.queue_names()
-    if load.exchange == "fanout":
-        for queue in names:
-            session.call(commands.Queue.Bind(queue=queue, exchange=name), commands.Queue.BindOk)
-        return
-    for key in load.routing_keys():
-        session.cast(commands.Queue.Bind(queue=names[0], exchange=name, routing_key=key, nowait=True))
-    session.call(commands.Queue.Declare(queue=names[0], passive=True), commands.Queue.DeclareOk)
+    pairs = [(queue, key) for queue in load.queue_names() for key in load.routing_keys() or [""]]
+    session.call_all(
+        [commands.Queue.Bind(queue=queue, exchange=name, routing_key=key) for queue, key in pairs],
+        commands.Queue.BindOk,
+    )
 
 
 def clear(endpoint: Endpoint, load: Load) -> None:
     session = AmqpSession(endpoint)
-    for queue in load.queue_names():
-        session.call(commands.Queue.Delete(queue=queue), commands.Queue.DeleteOk)
+    session.call_all([commands.Queue.Delete(queue=name) for name in load.queue_names()], commands.Queue.DeleteOk)
     if load.exchange:
         session.call(commands.Exchange.Delete(exchange=exchange_name(load)), commands.Exchange.DeleteOk)
     session.close()
@@ -110,10 +119,7 @@ def clear(endpoint: Endpoint, load: Load) -> None:
 def depth(endpoint: Endpoint, load: Load) -> int:
     """How many messages are ready in all queues together."""
     session = AmqpSession(endpoint)
-    total = 0
-    for queue in load.queue_names():
-        total += (
-            session.call(commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk).message_count or 0
-        )
+    asked = [commands.Queue.Declare(queue=name, passive=True) for name in load.queue_names()]
+    found = session.call_all(asked, commands.Queue.DeclareOk)
     session.close()
-    return total
+    return sum(each.message_count or 0 for each in found)

@@ -23,7 +23,7 @@ from headrace.bench.result import Result
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS_PER_SECOND: Final = 100_000
+ROWS_PER_SECOND: Final = 300_000
 _LIMIT_SECONDS: Final = 600.0
 
 
