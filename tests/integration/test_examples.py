@@ -1,7 +1,7 @@
 """What every `--help` shows works: each example is run in a shell, as it stands, in a directory that fits.
 
 Ports and paths that belong to the machine are moved elsewhere, and what would go on for ever is interrupted; pipelines
-are in spark/test_examples_of_pipelines.py.
+are in spark/test_examples_of_pipelines.py, measurements in test_bench.py.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def _command(line: str) -> str:
 
 
 def test_every_command_has_examples_and_every_example_is_run_by_some_test() -> None:
-    elsewhere = {"pipeline"}
+    elsewhere = {"pipeline", "bench"}
     known = {*CLIENTS, *_ENDLESS, "config", "doctor", "backup", *elsewhere}
 
     assert {_command(line) for _, line in ALL} == known
