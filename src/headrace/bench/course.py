@@ -180,6 +180,7 @@ class Course:
         if found.server_cpu_seconds is not None and self._target.pid is not None:
             result.server_us = round(found.server_cpu_seconds / messages * 1e6, 3)
             result.server_cores = _rounded(found.server_cpu_seconds / found.wall_seconds)
+            result.other_cores = _rounded(found.other_cores)
             result.memory_before, result.memory_peak = found.memory_before, found.memory_peak
             result.memory_after = usage_of_tree(self._target.pid).resident_bytes
 
