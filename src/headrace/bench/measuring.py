@@ -126,7 +126,7 @@ class Measurement:
             return False
         if self._job.step.mode == "publish":
             return True
-        wanted = self._found.sent or self._wanted
+        wanted = self._found.sent + (0 if self._job.step.is_paced else self._wanted)
         counters = crew.counters
         received = counters.received_by_least if self._job.load.fans_out else counters.received
         return received >= wanted
