@@ -521,6 +521,25 @@ class WorkGroup(Group):
                 self._waiting.delay(offset, entry.due_us, level)
                 self.queue.wake_at(entry.due_us)
 
+    def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Have a consumer hold again what was claimed under its name before a restart; as the same attempt."""
+        pending = self.state.pending
+        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        held: list[Delivery] = []
+        for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
+            message = self.queue.message(offset)
+            if self._is_waiting(offset) and not 0 < message.expires_us <= now_us:
+                attempts = pending.pop(offset).attempts
+                self._picked[offset] = self._picked.get(offset, 0) + 1
+                held.append(Delivery(self, consumer, offset, message, attempts, attempts > 1))
+        if held:
+            self._selection.passed = max(self._selection.passed, held[-1].offset + 1)
+            consumer.take([delivery.offset for delivery in held])
+            consumer.group = self
+            self._leases.give(held, due_us)
+            self.queue.wake_at(due_us)
+        return held
+
     def _is_delayed(self, offset: int) -> bool:
         entry = self.state.pending.get(offset)
         return entry is not None and not entry.consumer and entry.due_us > 0

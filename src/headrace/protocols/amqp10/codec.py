@@ -29,6 +29,7 @@ from headrace.protocols.amqp10.states import ACCEPTED as ACCEPTED_STATE
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
 _DELIVERY: Final = struct.Struct(">IBBH4sBBBIBIBBIBBB")
+_LONG_TAGGED: Final = struct.Struct(">IBBH4sBBBIBIBBQBBB")
 _ACCEPTED_FRAME: Final = struct.Struct(">IBBH4sBBBBIBIB4s")
 _TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
@@ -271,14 +272,16 @@ def encode_accepted(channel: int, is_receiver: bool, first: int, last: int, sett
 
 @final
 class TransferEncoder:
-    """Writes the deliveries of one link, in as many frames as they need."""
+    """Writes the deliveries of one link, in as many frames as they need; their tags have four bytes or eight."""
 
-    __slots__ = ("_channel", "_handle", "_most")
+    __slots__ = ("_channel", "_handle", "_layout", "_most", "_tag_bytes")
 
-    def __init__(self, channel: int, handle: int, frame_max: int) -> None:
+    def __init__(self, channel: int, handle: int, frame_max: int, has_long_tags: bool = False) -> None:
         self._channel = channel
         self._handle = handle
-        self._most = frame_max - _DELIVERY.size
+        self._layout = _LONG_TAGGED if has_long_tags else _DELIVERY
+        self._tag_bytes = 8 if has_long_tags else 4
+        self._most = frame_max - self._layout.size
 
     def encode(self, number: int, tag: int, settled: bool, message: bytes) -> list[bytes]:
         """The frames of one delivery."""
@@ -294,20 +297,20 @@ class TransferEncoder:
         return frames
 
     def _head(self, number: int, tag: int, done: int, more: int, size: int) -> bytes:
-        return _DELIVERY.pack(
-            _DELIVERY.size + size,
+        return self._layout.pack(
+            self._layout.size + size,
             2,
             AMQP,
             self._channel,
             _TRANSFER,
-            20,
+            16 + self._tag_bytes,
             6,
             0x70,
             self._handle,
             0x70,
             number,
             0xA0,
-            4,
+            self._tag_bytes,
             tag,
             0x43,
             done,

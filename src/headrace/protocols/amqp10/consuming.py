@@ -157,8 +157,8 @@ class Subscription(Origin):
             self.broker.cancel(consumer, keep=True)
             self.former.append(consumer)
 
-    def end(self, is_closed: bool) -> None:
-        self.leave()
+    def give_back(self) -> None:
+        """What this link and those before it held goes back in line."""
         broker = self.broker
         for consumer in self.former:
             group = consumer.group
@@ -166,6 +166,11 @@ class Subscription(Origin):
             if self.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
                 broker.delete_group(self.queue, group.name)
         self.former.clear()
+
+    def end(self, is_closed: bool) -> None:
+        self.leave()
+        self.give_back()
+        broker = self.broker
         if self.deletes_queue and (is_closed or not self.stays):
             try:
                 broker.delete(self.queue, owner=self._owner)
@@ -177,6 +182,11 @@ class Subscription(Origin):
         link = self.link
         if link is not None:
             link.detach(ProtocolError(RESOURCE_DELETED, f"the queue '{self.queue}' was deleted"))
+
+
+def consumer_name(key: tuple[str, str]) -> str:
+    """The consumer of a link, as its queue's group knows it: also after a restart."""
+    return "/".join(key)[:255]
 
 
 def route_of(message: Message) -> dict[str, object]:

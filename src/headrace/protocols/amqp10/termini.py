@@ -107,6 +107,21 @@ class Coordinator:
         return Described(ULong(frames.COORDINATOR), [symbols(self.capabilities)])
 
 
+def stays(terminus: Source | Target) -> bool:
+    """Whether anything is left of a link when it is detached."""
+    return terminus.expiry_policy != LINK_DETACH or terminus.timeout > 0
+
+
+def lasts(terminus: Source | Target) -> bool:
+    """Whether anything is left of a link when its connection is lost."""
+    return terminus.expiry_policy == NEVER or terminus.timeout > 0
+
+
+def is_exact(target: Target) -> bool:
+    """Whether it is stored by its tag what was accepted for a target."""
+    return target.durable == UNSETTLED_STATE and lasts(target)
+
+
 def source_of(value: Described | None) -> Source | None:
     """Raises ProtocolError when a field is not what it must be."""
     values = _list(value, frames.SOURCE, "amqp:source:list")
