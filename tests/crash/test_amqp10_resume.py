@@ -109,7 +109,7 @@ def test_a_receiver_goes_on_with_what_it_had_not_settled(server: Server, connect
 
 
 def test_a_receiver_that_remembers_nothing_gets_it_again(server: Server) -> None:
-    class Durable(ReceiverOption):
+    class Durable(ReceiverOption):  # type: ignore[misc]
         def apply(self, receiver: Link) -> None:
             receiver.source.durability = Terminus.DELIVERIES
             receiver.source.expiry_policy = Terminus.EXPIRE_NEVER

@@ -24,7 +24,7 @@ from headrace.protocols.amqp10.publishing import Publisher, check_target
 from headrace.protocols.amqp10.resuming import go_on, recall, say_unsettled, take_over
 from headrace.protocols.amqp10.states import RELEASED
 from headrace.protocols.amqp10.subscribing import origin_of
-from headrace.protocols.amqp10.termini import Coordinator, Source, Target, is_exact, lasts
+from headrace.protocols.amqp10.termini import Coordinator, Source, Target
 from headrace.protocols.amqp10.terminus_store import StoredSource
 from headrace.protocols.amqp10.types import Map
 
@@ -87,7 +87,7 @@ def _attach_incoming(session: "Session", attach: Attach) -> Link:
     else:
         link = IncomingLink(session, attach, _sink(session, target))
         suspended.sender_attached(link, target)
-        link.is_exact = is_exact(target)
+        link.is_exact = target.is_exact
         if kept is not None:
             suspended.resume_sender(key)
             go_on(link, kept, attach)
@@ -150,7 +150,7 @@ def _stored(origin: Origin, source: Source) -> StoredSource | None:
     """What is stored of a source that is to be durable; None where nothing is: its messages would be gone too."""
     consumer = origin.consumer
     group = consumer.group if consumer is not None else None
-    if not source.durable or not lasts(source) or group is None or not group.queue.durable:
+    if not source.durable or not source.lasts or group is None or not group.queue.durable:
         return None
     return StoredSource(source, group.queue.name, group.name)
 

@@ -35,6 +35,24 @@ _TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
+_QUICK_BYTES: Final = 24
+"""A frame that has so many has all bytes that are looked at before a transfer's tag."""
+
+
+def _flags() -> dict[bytes, tuple[int, bool | None, bool]]:
+    """What may follow a transfer's tag: format 0, settled, more. How many fields that is, and what they say."""
+    format_zero, settled = b"\x43\x40", {0x41: True, 0x42: False, 0x40: None}
+    found: dict[bytes, tuple[int, bool | None, bool]] = {b"": (0, None, False)}
+    for zero in format_zero:
+        found[bytes([zero])] = (1, None, False)
+        for code, is_settled in settled.items():
+            found[bytes((zero, code))] = (2, is_settled, False)
+            for more in settled:
+                found[bytes((zero, code, more))] = (3, is_settled, more == 0x41)
+    return found
+
+
+_FLAGS: Final = _flags()
 
 
 @final
@@ -153,70 +171,36 @@ class Decoder:
 def _quick_transfer(data: bytes, start: int, end: int, channel: int) -> Transfer | None:
     """A transfer with its first six fields at most, in their usual forms; None where it is not as simple as that.
 
-    1.1 us; through the fields of a list it is 6.
+    Through the fields of a list it takes five times as long.
     """
     stop = start + 5 + data[start + 4]
     count = data[start + 5]
-    if stop > end or not 1 <= count <= 6:
+    if stop > end or end - start < _QUICK_BYTES or not 1 <= count <= 6:
         return None
     at = start + 6
-    code = data[at]
-    if code == 0x43:
-        handle = 0
+    if data[at] == 0x43:
+        transfer = Transfer(channel, 0)
         at += 1
-    elif code == 0x52 and at + 1 < stop:
-        handle = data[at + 1]
+    elif data[at] == 0x52:
+        transfer = Transfer(channel, data[at + 1])
         at += 2
     else:
         return None
-    transfer = Transfer(channel, handle)
-    if count > 1 and at < stop:
-        code = data[at]
-        if code == 0x52 and at + 1 < stop:
-            transfer.id = data[at + 1]
-            at += 2
-        elif code == 0x70 and at + 4 < stop:
-            transfer.id = _U32.unpack_from(data, at + 1)[0]
-            at += 5
-        elif code == 0x43:
-            transfer.id = 0
-            at += 1
-        elif code == 0x40:
+    if count > 1:
+        transfer.id, at = _quick_uint(data, at)
+    if count > 2 and at < stop:
+        if data[at] == 0xA0:
+            tag, at = at + 2, at + 2 + data[at + 1]
+            transfer.tag = data[tag:at]
+        elif data[at] == 0x40:
             at += 1
         else:
             return None
-    if count > 2 and at + 1 < stop:
-        code = data[at]
-        if code == 0xA0:
-            size = data[at + 1]
-            transfer.tag = data[at + 2 : at + 2 + size]
-            at += 2 + size
-        elif code == 0x40:
-            at += 1
-        else:
-            return None
-    if count > 3 and at < stop:
-        code = data[at]
-        if code != 0x43 and code != 0x40:
-            return None
-        at += 1
-    if count > 4 and at < stop:
-        code = data[at]
-        if code == 0x42 or code == 0x41:
-            transfer.settled = code == 0x41
-        elif code != 0x40:
-            return None
-        at += 1
-    if count > 5 and at < stop:
-        code = data[at]
-        if code == 0x41:
-            transfer.more = True
-        elif code != 0x42 and code != 0x40:
-            return None
-        at += 1
-    if at != stop:
+    flags = _FLAGS.get(data[at:stop])
+    if flags is None or at > stop or flags[0] != (count - 3 if count > 3 else 0):
         return None
-    transfer.payload = data[at:end]
+    _, transfer.settled, transfer.more = flags
+    transfer.payload = data[stop:end]
     return transfer
 
 

@@ -130,7 +130,8 @@ class Subscription(Origin):
         if self.is_stream:
             said[STREAM_OFFSET] = delivery.offset
             said["x-stream-timestamp"] = delivery.message.timestamp_us // 1000
-            said.update(_work_said(delivery))
+            if isinstance(delivery.group, StreamGroup):
+                said.update(delivery.group.work_headers(delivery.offset))
         more = Map([(name, from_neutral(value)) for name, value in said.items()])
         head.application = annotated(old.application or Map(), more)
         return head.encode()
@@ -232,18 +233,3 @@ def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Messag
         message.expires_us,
         message.not_before_us,
     )
-
-
-def _work_said(delivery: Delivery) -> dict[str, object]:
-    """How far the stream's primary work group is, for readers that follow it."""
-    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
-    if progress is None:
-        return {}
-    primary, committed = progress
-    is_done = delivery.offset < committed
-    return {
-        "x-work-group": primary,
-        "x-work-committed-offset": committed,
-        "x-work-acked": is_done,
-        "x-primary-group-processed": is_done,
-    }

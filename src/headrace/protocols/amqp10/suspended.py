@@ -21,9 +21,7 @@ from headrace.protocols.amqp10.termini import (
     UNSETTLED_STATE,
     Source,
     Target,
-    is_exact,
-    lasts,
-    stays,
+    Terminus,
 )
 from headrace.protocols.amqp10.terminus_store import Key, StoredSource, TerminusStore
 
@@ -108,14 +106,14 @@ class Suspended:
         """Store its source if that is durable. Raises ProtocolError (resource limit)."""
         if stored is not None:
             self.store.put_source(link.key, stored)
-        if link.attach.source is not None and lasts(link.attach.source):
+        if link.attach.source is not None and link.attach.source.lasts:
             self._attached[link.key, True] = link
 
     def sender_attached(self, link: "IncomingLink", target: Target) -> None:
         """Store its target if that is durable. Raises ProtocolError (resource limit)."""
-        if target.durable and lasts(target):
+        if target.durable and target.lasts:
             self.store.put_target(link.key, target)
-        if lasts(target):
+        if target.lasts:
             self._attached[link.key, False] = link
 
     # -- detaching ---------------------------------------------------------------------------------------------------
@@ -135,7 +133,7 @@ class Suspended:
     def keep_receiver(self, link: "OutgoingLink") -> bool:
         """Keep a link that was detached, if its source asks for that; False when it is over."""
         source = link.attach.source
-        if source is None or not stays(source):
+        if source is None or not source.stays:
             return False
         self._detached(link, True)
         link.origin.leave()
@@ -151,7 +149,7 @@ class Suspended:
     def keep_sender(self, link: "IncomingLink") -> bool:
         """Remember what became of deliveries whose sender does not know that we know; False when that is over."""
         target = link.attach.target
-        if not isinstance(target, Target) or not stays(target) or not (link.states or lasts(target)):
+        if not isinstance(target, Target) or not target.stays or not (link.states or target.lasts):
             return False
         self._detached(link, False)
         kept = SuspendedSender(target, link.states)
@@ -162,7 +160,7 @@ class Suspended:
             self._drop_sender(next(iter(self._senders)))
         return True
 
-    def _expiry(self, terminus: Source | Target) -> int:
+    def _expiry(self, terminus: Terminus) -> int:
         is_due = terminus.expiry_policy == LINK_DETACH
         return self._clock.now_us() + terminus.timeout * 1_000_000 if is_due else 0
 
@@ -209,7 +207,7 @@ class Suspended:
     def _drop_sender(self, key: Key) -> None:
         kept = self._senders.pop(key)
         self.store.delete_target(key)
-        if is_exact(kept.terminus):
+        if kept.terminus.is_exact:
             for tag, state in kept.states.items():
                 if state is ACCEPTED:
                     self.store.forget(key, tag)
@@ -242,7 +240,7 @@ class Suspended:
         return SuspendedReceiver(stored.source, origin, [Sent(offset_tag(one), one) for one in held])
 
 
-def _timeout_us(terminus: Source | Target) -> int:
+def _timeout_us(terminus: Terminus) -> int:
     return terminus.timeout * 1_000_000
 
 
