@@ -398,10 +398,14 @@ class WorkGroup(Group):
         super().close()
 
     def on_time(self, turn: Turn, now_us: int) -> None:
-        for lease in self._leases.ended(now_us):
+        ended = self._leases.ended(now_us)
+        for lease in ended:
             lease.consumer.release(lease.offset)
             self._retry(turn, lease, False, now_us)
         self._waiting.end_delays(now_us)
+        for consumer in {lease.consumer: None for lease in ended}:
+            if consumer.overdue is not None:
+                consumer.overdue()
 
     def next_due_us(self) -> int:
         dues = [due_us for due_us in (self._leases.next_end_us(), self._waiting.next_due_us) if due_us]

@@ -214,8 +214,10 @@ def _quick_disposition(data: bytes, start: int, end: int, channel: int) -> Dispo
         return None
     at += 1
     first, at = _quick_uint(data, at)
+    if first < 0 or end - at < 5:
+        return None
     last, at = _quick_uint(data, at)
-    if first < 0 or end - at < 5 or data[at] not in (0x41, 0x42, 0x40):
+    if end - at < 5 or data[at] not in (0x41, 0x42, 0x40):
         return None
     settled = data[at] == 0x41
     if at + 5 != end or start + 5 + data[start + 4] != end or data[start + 5] != 5:
@@ -232,7 +234,7 @@ def _quick_uint(data: bytes, at: int) -> tuple[int, int]:
         return _U32.unpack_from(data, at + 1)[0], at + 5
     if code == 0x43:
         return 0, at + 1
-    return -1, at + 1 if code == 0x40 else len(data)
+    return -1, at + 1 if code == 0x40 else len(data) + 1
 
 
 def encode_frame(channel: int, performative: bytes, payload: bytes = b"") -> bytes:
