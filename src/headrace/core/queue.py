@@ -312,6 +312,16 @@ class Queue:
         archive = self.groups.get(ARCHIVE)
         return min(self.floor(), archive.state.committed if archive is not None else self.first_offset)
 
+    def truncated(self, turn: Turn, first: int) -> None:
+        """The log of this stream begins at `first` now: groups that are behind go on there."""
+        for group in self.groups.values():
+            group.on_truncated(turn, first)
+
+    def skip(self, turn: Turn, group: Group) -> None:
+        """Have a group of this stream go on at the end."""
+        if isinstance(group, StreamGroup):
+            group.seek(turn, self.log.next_offset)
+
     def retain(self, turn: Turn, now_us: int) -> None:
         """Drop what retention allows."""
         self._disposal.retain(turn, now_us)
