@@ -10,6 +10,7 @@ from headrace.bench.comparison import Entry, entries, ours_of, ratio, shown_rati
 from headrace.bench.course import BUSY_CORES
 from headrace.bench.result import Result
 
+_OTHERS: Final = 0.3
 _MIB: Final = 1 << 20
 
 
@@ -83,6 +84,10 @@ def remarks(results: Sequence[Result]) -> list[Text]:
     notes = [Text(f"x: {found[0].broker} has so many times the figure above it", style="dim")] if found else []
     if any(entry.is_generator_bound for entry in found):
         notes.append(Text(f"*: the generator was the limit, at {BUSY_CORES:.0%} of a core or more", style="yellow"))
+    busy = max([result.other_cores or 0.0 for result in results], default=0.0)
+    if busy > _OTHERS:
+        words = f"other programs used up to {busy:.1f} cores meanwhile: rates and latencies are worth little, CPU more"
+        notes.append(Text(words, style="yellow"))
     silent: dict[str, list[str]] = {}
     for entry in found:
         for verdict in dict.fromkeys(result.verdict for result in entry.bad()):

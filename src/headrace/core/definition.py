@@ -123,6 +123,11 @@ class QueueDefinition:
         return self.durable and not self.exclusive and self.kind != EPHEMERAL
 
     @property
+    def has_consumer_timeout(self) -> bool:
+        """Whether the lease is RabbitMQ's consumer timeout, which ends the channel of a consumer that is too slow."""
+        return "x-consumer-timeout" in self.arguments or self.lease_ms == DEFAULT_CONSUMER_TIMEOUT_MS
+
+    @property
     def has_dead_letters(self) -> bool:
         """Whether messages that are given up go anywhere."""
         return self.dead_letter_exchange is not None or bool(self.dead_letter_queue)

@@ -62,6 +62,11 @@ def test_it_is_told_when_the_generator_was_the_limit() -> None:
     assert "the generator was the limit" not in shown([ROW])
 
 
+def test_it_is_told_when_other_programs_were_busy() -> None:
+    assert "other programs used up to 0.8 cores" in shown([replace(ROW, other_cores=0.8), PEER])
+    assert "other programs" not in shown([replace(ROW, other_cores=0.1), PEER])
+
+
 def test_the_record_has_every_result_and_the_machine() -> None:
     record = make_record([ROW, PEER], {"headrace": "1", "rabbitmq": "3.10"}, {"rounds": 1})
 
