@@ -517,6 +517,8 @@ class Broker:
         if not isinstance(members, StreamGroup) or len(members.consumers):
             raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
         members.seek(self._line.open(), offset)
+        if queue.definition.retention.keep_until_archived:
+            queue.retain(self._line.open(), self._clock.now_us())
 
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""

@@ -66,6 +66,8 @@ class Retention:
     max_age_ms: int = 0
     max_bytes: int = 0
     max_messages: int = 0
+    keep_until_archived: bool = False
+    """Whether everything stays that the group ARCHIVE has not reported as archived, whatever the bounds say."""
 
 
 @dataclass(frozen=True)

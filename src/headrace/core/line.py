@@ -235,6 +235,12 @@ class Line:
             commit.put(KEPT, key, b"")
         self._in_flight = turn
         self._sent_us = 0
+        if turn.before_commit is not None:
+            try:
+                turn.before_commit(commit)
+            except HeadraceError as error:
+                self._committed(turn, error)
+                return
         if commit.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return

@@ -21,6 +21,7 @@ class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
     __slots__ = (
+        "before_commit",
         "confirms",
         "done",
         "durable",
@@ -56,6 +57,8 @@ class Turn:
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
+        self.before_commit: Callable[[Commit], None] | None = None
+        """Called when all before it is stored; may add to what is stored, or raise and have nothing of it happen."""
         self.done: Confirm | None = None
         """Set for a transaction: nothing of it is retried, and this is told how it ended."""
         self.is_rehearsal = False
