@@ -11,6 +11,7 @@ DELETE /bulk/transactions/{id}                           forget them
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator
 from fnmatch import fnmatchcase
@@ -18,6 +19,7 @@ from typing import Final, final
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
+from starlette.types import Send
 
 from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Stream, columns_named
 from headrace.admin.pages import Call, Pages
@@ -40,6 +42,8 @@ _AT_ONCE: Final = 4
 _READ_ROWS: Final = 16_384
 _NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
 ARROW: Final = "application/vnd.apache.arrow.stream"
+
+_log: Final = logging.getLogger("headrace.admin")
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
@@ -88,7 +92,8 @@ class _Room:
             raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
         names = columns_named(call.request.query_params.get("columns", ""))
         batches = self._arrow.stream(broker, queue.name, names)
-        return StreamingResponse(_body(queue, batches, start, stop), media_type=ARROW, headers={"x-queue-host": host})
+        is_open = "from" not in call.request.query_params
+        return _Rows(_body(queue, batches, start, stop, is_open), media_type=ARROW, headers={"x-queue-host": host})
 
     async def offset(self, call: Call) -> Response:
         """The offset of the first message with at least this time in microseconds, or the one behind the last."""
@@ -193,16 +198,37 @@ class _Room:
         return JSONResponse({"status": "ok"})
 
 
-async def _body(queue: Queue, codec: Stream, start: int, stop: int) -> AsyncIterator[bytes]:
+@final
+class _Rows(StreamingResponse):
+    """An answer that breaks off, for the client to see, where the rows cannot be had any more."""
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self.body_iterator:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except HeadraceError as error:
+            _log.warning("an answer breaks off: %s", error)
+            return  # without an end: the connection is closed
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _body(queue: Queue, codec: Stream, start: int, stop: int, is_open: bool) -> AsyncIterator[bytes]:
+    """The rows from `start` on; when `is_open`, from wherever the queue begins by then."""
     yield codec.head()
     while start < stop:
         if queue.deleted:
             raise Refused(f"queue {queue.name!r} was deleted while it was read")
         until = min(stop, start + _READ_ROWS)
-        for batch in queue.log.record_batches(start, until):
-            yield codec.encode(batch)
-            await asyncio.sleep(0)
-        start = until
+        try:
+            for batch in queue.log.record_batches(start, until):
+                yield codec.encode(batch)
+                start += batch.num_rows
+                await asyncio.sleep(0)
+        except Truncated:
+            if not is_open:
+                raise
+            start = queue.first_offset
     yield codec.end()
 
 

@@ -25,7 +25,11 @@ class Piece:
 
 @dataclass
 class QueuePartition(InputPartition):
-    """What one task reads of one queue: a range of offsets, in whole blocks."""
+    """What one task reads of one queue: a range of offsets, in whole blocks.
+
+    Messages that leave the queue before they are read are missed when `gone_is_loss`: an offset was asked for by its
+    number. Who asked for what there is reads what is left of it.
+    """
 
     queue: str
     start: int
@@ -33,6 +37,7 @@ class QueuePartition(InputPartition):
     pieces: tuple[Piece, ...]
     filters: Filters
     schema: pa.Schema
+    gone_is_loss: bool
 
 
 class Place(ABC):
@@ -62,7 +67,7 @@ class Place(ABC):
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a partition, in the columns of its schema.
 
-        Raises Truncated when messages of it are gone and the options say to fail then.
+        Raises Truncated when messages of it are gone and that is a loss.
         """
 
     @abstractmethod

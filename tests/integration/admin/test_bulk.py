@@ -204,6 +204,29 @@ def test_reading_what_is_not_there_is_refused(
     assert said in answer.json()["reason"]
 
 
+def test_what_leaves_while_it_is_read_is_left_out_or_breaks_the_answer_off(durable: Server) -> None:
+    table = pa.table({"payload": [b"x" * (16 << 10)] * 1024})
+
+    def read_while_purging(queue: str, **query: str | int) -> int:
+        channel = declare(durable, queue)
+        channel.confirm_delivery()
+        with client(durable) as http:
+            for part in range(4):  # far more than sockets hold: the server waits for the reader
+                path = f"/bulk/transactions/{queue}-{part}/parts/0"
+                assert http.put(path, params={"queue": queue}, content=stream(table)).status_code == 200
+                assert commit(http, f"{queue}-{part}", "0").json()["rows"] == 1024
+            with http.stream("GET", "/bulk/messages", params={"queue": queue, **query}) as answer:
+                chunks = answer.iter_raw()
+                first = next(chunks)
+                channel.queue_purge(queue)
+                channel.basic_publish("", queue, b"later")  # confirmed: what was purged is gone by then
+                return int(pa.ipc.open_stream(first + b"".join(chunks)).read_all().num_rows)
+
+    assert 0 < read_while_purging("open") < 4096
+    with pytest.raises(httpx.RemoteProtocolError):
+        read_while_purging("strict", **{"from": 0})
+
+
 def test_writing_what_is_no_arrow_or_to_nowhere_is_refused(server: Server, http: httpx.Client, name: str) -> None:
     declare(server, name)
     path = f"/bulk/transactions/{name}/parts/p"

@@ -22,7 +22,6 @@ from tests.integration.spark.conftest import Broker
 def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
     """Readings of three devices; the temperature is the number, the topic in the body is not the message's."""
     channel = broker.declare("telemetry")
-    channel.confirm_delivery()
     for number in range(start, start + count):
         reading = {"device": f"d{number % 3}", "temperature": number + 0.5, "topic": "inner"}
         channel.basic_publish("", "telemetry", json.dumps(reading).encode())

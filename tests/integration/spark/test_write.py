@@ -35,6 +35,7 @@ def test_rows_become_messages_with_all_their_columns(spark: SparkSession, broker
     assert (body, method.routing_key) == (b"a", "orders/new")
     assert (properties.content_type, properties.headers) == ("text/plain", {"tenant": "x"})
     assert channel.basic_get("orders") == (None, None, None)  # the other is for later
+    broker.wait_for_start("orders", 1)
     rows = spark.read.format("headrace").option("url", broker.url).load("orders").orderBy("offset").collect()
     assert [(row.topic, row.priority, row.expires_at is None) for row in rows] == [("orders", 0, True)]
 
