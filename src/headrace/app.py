@@ -23,6 +23,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration, Flags, load
 from headrace.config.settings import JSON_FORMAT, StorageSettings
 from headrace.core.access import Access
+from headrace.core.bounds import Bounds
 from headrace.core.broker import Broker
 from headrace.core.configured import QUEUE
 from headrace.core.flow import Flow
@@ -30,7 +31,6 @@ from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
-from headrace.core.pubsub import session_limits
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Handler, Wire
@@ -228,8 +228,7 @@ class _Program:
 
         def broker(name: str) -> Broker:
             settings = self._settings if self._reloading is None else self._reloading.settings
-            session = session_limits(settings.limits.session_bytes)
-            found = Broker(engine, self._clock, soon, name, codecs, flow, session)
+            found = Broker(engine, self._clock, soon, name, codecs, flow, Bounds(settings.mqtt))
             limit(found, settings)
             return found
 
@@ -248,7 +247,7 @@ class _Program:
         amqp = self._amqp(hosts, access)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
             await self._open(name, Listener(amqp), port)
-        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__)
+        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__, self._settings.mqtt)
         for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
             await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
         web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))

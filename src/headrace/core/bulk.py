@@ -17,7 +17,7 @@ from headrace.core.queues import Queues
 from headrace.core.routes import Route
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic
-from headrace.core.topology import TOPIC_EXCHANGE, Topology, topic_of
+from headrace.core.topology import Topology, topic_of
 from headrace.core.turn import Confirm, Turn
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message, Source
@@ -102,7 +102,7 @@ class Bulk:
         route = Route()
         if kind == TO_EXCHANGE:
             route.queues = self._topology.of_exchange(name, source.topic, None, ())
-            if name == TOPIC_EXCHANGE:
+            if self._topology.reaches_subscribers(name, source.topic, None, ()):
                 readers = self._pubsub.route(topic_of(source))
                 route.live, route.keepers, route.shares = readers.live, readers.keepers, readers.shares
         elif is_address(source.topic):
@@ -118,8 +118,14 @@ class Bulk:
         chosen: dict[Queue, list[int]] = {}
         for row, message in enumerate(rows.messages(0, rows.count)):
             headers = self._codecs.decode(message).headers
-            queues = self._topology.of_exchange(exchange, message.source.topic, headers, ())
-            self.unrouted += not queues
+            key = message.source.topic
+            queues = self._topology.of_exchange(exchange, key, headers, ())
+            if self._topology.reaches_subscribers(exchange, key, headers, ()):
+                route = self._pubsub.route(topic_of(message.source))
+                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self.unrouted += not (queues or _has_audience(route))
+            else:
+                self.unrouted += not queues
             for queue in queues:
                 chosen.setdefault(queue, []).append(row)
         for queue, numbers in chosen.items():

@@ -40,6 +40,13 @@ class QueuePartition(InputPartition):
     gone_is_loss: bool
 
 
+@dataclass
+class WorkPartition(InputPartition):
+    """What one task reads of claimed messages: runs of offsets, of which its filters let the claimed ones through."""
+
+    runs: tuple[QueuePartition, ...]
+
+
 class Place(ABC):
     """Queues that can be read: a data directory, or a broker."""
 
@@ -115,10 +122,11 @@ def open_place(options: ReadOptions) -> Place:
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The rows of a partition, read where a task runs; Spark makes one of its own where there is nothing to read."""
-    if not isinstance(partition, QueuePartition):
-        return
+    runs = partition.runs if isinstance(partition, WorkPartition) else (partition,)
     place = open_place(options)
     try:
-        yield from place.read(partition)
+        for run in runs:
+            if isinstance(run, QueuePartition):
+                yield from place.read(run)
     finally:
         place.close()

@@ -18,6 +18,7 @@ from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.reader import BatchReader
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
+from tests.pahos import Paho
 from tests.servers import drain
 
 
@@ -31,12 +32,16 @@ def load(spark: SparkSession, broker: Broker, queues: str, **options: object) ->
 def test_the_broker_and_its_directory_give_the_same_table(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.publish("orders", 50)
     broker.publish("returns", 5)
+    device = Paho(broker.server.mqtt_port, "device")
+    device.sure("$queue/returns/6", "returns 5", user=[("tenant", "a"), ("n", "5")], ContentType="text/plain")
+    device.close()
 
     through = load(spark, broker, "orders,returns", includeHeaders=True).orderBy("queue", "offset").collect()
     beside = spark.read.format("headrace").option("url", str(tmp_path / "data")).option("includeHeaders", "true")
     direct = beside.load("orders,returns").orderBy("queue", "offset").collect()
 
     assert through == direct
+    assert (through[-1].content_type, through[-1].headers) == ("text/plain", {"tenant": "a", "n": "5"})
     assert [bytes(row.payload) for row in through[:50]] == [f"orders {number}".encode() for number in range(50)]
 
 
