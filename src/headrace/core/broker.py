@@ -11,6 +11,7 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
+from headrace.core.browser import Browser, Show
 from headrace.core.bulk import Bulk
 from headrace.core.claims import Claims
 from headrace.core.definition import EPHEMERAL, QueueDefinition
@@ -42,6 +43,7 @@ from headrace.core.turn import Confirm
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message, Source
+from headrace.selector import Selector
 from headrace.storage.api import BINDINGS, EXCHANGES, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
@@ -418,6 +420,29 @@ class Broker:
             consumer.group = members
         return delivery
 
+    def browse(
+        self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object = None
+    ) -> Browser:
+        """Look at the messages of a queue without taking any, as many as `allow_browser` says.
+
+        `ended` is called when the queue goes away. Raises NotFound, ResourceLocked, Corrupt.
+        """
+        queue = self._usable(name, owner)
+        browser = Browser(queue, show, selector, ended)
+        queue.browsers.append(browser)
+        queue.touch(self._clock.now_us())
+        return browser
+
+    def allow_browser(self, browser: Browser, count: int) -> None:
+        """Let a browser be shown `count` more messages and then no more; 0 pauses it."""
+        browser.allowance = count
+        self._line.pump_soon(browser.queue)
+
+    def end_browser(self, browser: Browser) -> None:
+        """It wants to see nothing more."""
+        if browser in browser.queue.browsers:
+            browser.queue.browsers.remove(browser)
+
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
         consumer.credit.change(limit)
@@ -615,9 +640,9 @@ class Broker:
         turn.is_barrier = True
         turn.confirms.append(confirm)
 
-    def after_delivery(self, call: Callable[[], None]) -> None:
-        """Have this called once what is ready now was delivered to whoever has room."""
-        self._line.after_pumps(call)
+    def after_delivery(self, name: str, call: Callable[[], None]) -> None:
+        """Have this called once what is ready now in a queue was delivered to whoever has room."""
+        self._line.after_pumps(self.topology.queues.get(name), call)
 
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""
