@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,16 +107,20 @@ def _copy(source: Path, target: Path) -> None:
 def _build_extensions() -> None:
     from mypyc.build import mypycify
     from setuptools import setup  # type: ignore[import-untyped]
-    from setuptools._distutils.ccompiler import CCompiler
+    from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
+
+    class BuildExtensions(build_ext):  # type: ignore[misc]
+        def build_extensions(self) -> None:
+            self.compiler.compile = partial(_compile_at_once, self.compiler)
+            super().build_extensions()
 
     print(f"headrace: compiling {len(modules())} modules; the first time this takes a minute or two", flush=True)
-    extensions = mypycify(
-        [*_OPTIONS, *modules()], opt_level="2", debug_level="0", group_name="headrace", multi_file=True
-    )
-    CCompiler.compile = _compile_at_once  # type: ignore[assignment, method-assign]
     setup(
         name="headrace",
-        ext_modules=extensions,
+        ext_modules=mypycify(
+            [*_OPTIONS, *modules()], opt_level="2", debug_level="0", group_name="headrace", multi_file=True
+        ),
+        cmdclass={"build_ext": BuildExtensions},
         script_args=["-q", "build_ext", "--inplace", f"--parallel={os.cpu_count() or 1}"],
     )
 
