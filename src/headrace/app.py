@@ -81,9 +81,11 @@ class Launch:
 
 
 def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
-    """The engine over a data directory, or in memory."""
+    """The engine over a data directory, in an object store, or in memory."""
     if settings.memory:
         return MemoryEngine(wake)
+    if settings.store:
+        return _open_store(settings, wake)
     sizes = LocalSettings(
         checkpoint_bytes=settings.checkpoint_bytes,
         tail_bytes=settings.tail_bytes,
@@ -97,6 +99,24 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
             f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
             f"make it writable, or choose another with --data"
         ) from error
+
+
+def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
+    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
+    try:
+        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+        from headrace.storage.objects.probe import prove_fencing
+    except ImportError as error:
+        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
+    sizes = ObjectSettings(
+        flush_interval_ms=settings.flush_interval,
+        timeout_ms=settings.store_timeout,
+        tail_bytes=settings.tail_bytes,
+        cache_bytes=settings.cache_bytes,
+        done_retention_ms=settings.done_retention,
+    )
+    return ObjectEngine(settings.store, wake, sizes)
 
 
 def serve(
@@ -295,7 +315,7 @@ class _Program:
     def _staging(self) -> StagingArea:
         """Where bulk writes wait for their commit: with the data, or where temporary files are."""
         storage = self._settings.storage
-        if storage.memory:
+        if storage.memory or storage.store:
             return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
@@ -362,6 +382,8 @@ class _Program:
 
     def _where(self) -> str:
         storage = self._settings.storage
+        if storage.store:
+            return f"store {storage.store}"
         return "memory (nothing is kept)" if storage.memory else f"data directory {storage.data.resolve()}"
 
     # -- the ready file ----------------------------------------------------------------------------------------------
@@ -374,7 +396,7 @@ class _Program:
         if path is None:
             return
         storage = self._settings.storage
-        data = None if storage.memory else str(storage.data.resolve())
+        data = storage.store or (None if storage.memory else str(storage.data.resolve()))
         text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:

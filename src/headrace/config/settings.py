@@ -62,6 +62,18 @@ class StorageSettings:
 
     data: Path = _setting(Path("data"), File(), "The data directory.")
     memory: bool = _setting(False, Flag(), "Keep everything in memory; it is gone at the end.")
+    store: str = _setting(
+        "", Text(), "Keep everything in an object store: s3://bucket/prefix, gs://, az://, file:///dir or memory://."
+    )
+    flush_interval: int = _setting(
+        20, Duration(1), "How long an object store lets commits come together before it writes them."
+    )
+    store_timeout: int = _setting(
+        30_000, Duration(100), "How long an object store may take before publishers are told that it is away."
+    )
+    done_retention: int = _setting(
+        3_600_000, Duration(), "How long an object store remembers settled messages, 0 for ever."
+    )
     tail_bytes: int = _setting(
         24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages that stay in memory before they go to their segments."
     )
