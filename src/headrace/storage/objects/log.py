@@ -45,12 +45,9 @@ class ObjectLog(Log):
 
     __slots__ = (
         "_surroundings",
-        "first_offset",
         "groups_by_name",
         "id",
         "is_stored",
-        "name",
-        "next_offset",
         "prefix",
         "shelf",
         "staged",
