@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from headrace.admin import bulk_claims, bulk_reading
-from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec
+from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Part
 from headrace.admin.bulk_call import NAME, name_of, place_of
 from headrace.admin.pages import Call, Pages
 from headrace.admin.problems import BadRequest
@@ -30,6 +30,7 @@ MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
 """One commit is one record: all of it passes through memory at once."""
 _AT_ONCE: Final = 4
+_QUEUES_AT_ONCE: Final = 32
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
@@ -62,7 +63,7 @@ class _Room:
         async with self._writers:  # those who wait are not read from: their client's socket fills up
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
-                host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name
+                host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
         if kind not in (TO_QUEUE, BY_COLUMN):
@@ -80,22 +81,38 @@ class _Room:
         sequence = said.get("sequence", ONCE)
         if isinstance(sequence, bool) or not isinstance(sequence, int) or not ONCE <= sequence < 1 << 62:
             raise BadRequest('"sequence" must be a whole number from 0 on')
+        attempt = said.get("attempt", "")
+        if not isinstance(attempt, str):
+            raise BadRequest('"attempt" must be a text')
         transaction = name_of(call, "id")
         key = scoped(host, transaction)
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._commit(broker, rights, host, transaction, sequence, parts))
+        task = asyncio.ensure_future(self._finish(broker, rights, host, transaction, sequence, parts, attempt))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
+
+    async def _finish(
+        self,
+        broker: Broker,
+        rights: Rights,
+        host: str,
+        transaction: str,
+        sequence: int,
+        parts: list[object],
+        attempt: str,
+    ) -> dict[str, object]:
+        answer = await self._commit(broker, rights, host, transaction, sequence, parts)
+        await asyncio.to_thread(self._arrow.forget, host, transaction, attempt)
+        return answer
 
     async def _commit(
         self, broker: Broker, rights: Rights, host: str, transaction: str, sequence: int, parts: list[object]
     ) -> dict[str, object]:
         rows = broker.ledger.rows_of(transaction, sequence)
         if rows >= 0:
-            await asyncio.to_thread(self._arrow.forget, host, transaction)
             return {"status": "committed before", "rows": rows}
         async with self._writers:
             bulk = broker.bulk()
@@ -105,28 +122,35 @@ class _Room:
             except HeadraceError:
                 bulk.undo()
                 raise
-        await asyncio.to_thread(self._arrow.forget, host, transaction)
         return {"status": "committed", "rows": bulk.rows, "unrouted": bulk.unrouted}
 
     async def _fill(
         self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: list[object]
     ) -> None:
         size = 0
+        by_row: list[Part] = []
         for part in parts:
             if not isinstance(part, str) or not NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
-            blocks = await asyncio.to_thread(self._arrow.part, host, transaction, part)
-            for kind, name in {(kind, name): None for kind, name, _ in blocks}:
-                _check_write(broker, rights, kind, name)
-            size += sum(each.payload_bytes for _, _, each in blocks)
+            staged = await asyncio.to_thread(self._arrow.part, host, transaction, part)
+            if staged.kind == BY_COLUMN:
+                by_row.append(staged)
+            else:
+                _check_write(broker, rights, staged.kind, staged.name)
+            size += staged.payload_bytes
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
                     f"transaction {transaction!r} has more than {MAX_TRANSACTION_BYTES >> 20} MiB of payloads, the "
                     f"most that is stored at once; write less at a time (with Spark: maxBytesPerTrigger when streaming)"
                 )
-            for kind, name, rows in blocks:
-                bulk.add(kind, name, rows)
+            for rows in staged.blocks if staged.kind != BY_COLUMN else []:
+                bulk.add(staged.kind, staged.name, rows)
                 await asyncio.sleep(0)  # others have their turn between blocks
+        for number, (queue, each) in enumerate(await asyncio.to_thread(self._arrow.merge, by_row) if by_row else []):
+            _check_write(broker, rights, TO_QUEUE, queue)
+            bulk.add(TO_QUEUE, queue, each)
+            if number % _QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def abort(self, call: Call) -> Response:
         """Forget what was written and not committed; what was committed stays."""
@@ -135,7 +159,7 @@ class _Room:
         running = self._commits.get(scoped(host, transaction))
         if running is not None:
             await asyncio.wait([running])
-        await asyncio.to_thread(self._arrow.forget, host, transaction)
+        await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
 
 

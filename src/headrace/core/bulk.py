@@ -57,7 +57,6 @@ class Bulk:
     def add(self, kind: str, name: str, rows: Encoded) -> None:
         """Add messages for a queue, an exchange or topics. Raises what publishing raises; then it must be given up."""
         self.rows += rows.count
-        sources = rows.sources()
         if kind == TO_QUEUE:
             self._give(self._queues.find(name), rows)
             return
@@ -66,7 +65,7 @@ class Bulk:
             if self._topology.exchanges.looks_at_headers(name):
                 self._add_by_headers(name, rows)
                 return
-        routes = [self._route(kind, name, source) for source in sources]
+        routes = [self._route(kind, name, source) for source in rows.sources()]
         index = rows.source_index()
         if index is None:
             self._send(routes[0], rows)
