@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import Commit, Encoded
+from headrace.storage.api import KEPT, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -31,6 +31,7 @@ class Turn:
         "is_rehearsal",
         "memory",
         "moved",
+        "proofs",
         "published",
         "size_bytes",
         "touched",
@@ -45,6 +46,8 @@ class Turn:
         """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.proofs: list[bytes] = []
+        """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
         """Payload bytes of what clients published."""
         self.confirms: list[Confirm] = []
@@ -94,7 +97,7 @@ class Turn:
 
     @property
     def is_empty(self) -> bool:
-        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier:
+        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
         return self.durable.is_empty and self.memory.is_empty and not self.touched
 
@@ -104,7 +107,10 @@ class Turn:
             queue.unstaged(messages)
         for queue, parts in self.encoded.items():
             queue.unstaged_encoded(parts)
+        for key in self.proofs:
+            self.durable.delete(KEPT, key)
         confirms, self.confirms = self.confirms, []
+        self.proofs = []
         self.published = {}
         self.encoded = {}
         self.size_bytes = 0

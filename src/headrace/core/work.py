@@ -11,7 +11,7 @@ from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.selection import Selection
 from headrace.core.turn import Turn
 from headrace.core.waiting import NONE, Waiting
-from headrace.errors import AccessRefused, Refused
+from headrace.errors import AccessRefused, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.group_state import COMMITTED, GroupState, Pending, Transition
 
@@ -167,7 +167,11 @@ class WorkGroup(Group):
             self._index_new()
         found = self._returned(turn, room, now_us) if self._waiting.has_ready else []
         if len(found) < room:
-            found += self._fresh(turn, room - len(found), now_us)
+            try:
+                found += self._fresh(turn, room - len(found), now_us)
+            except Unavailable:
+                if not found:
+                    raise
         return found
 
     def _returned(self, turn: Turn, room: int, now_us: int) -> list[Found]:
@@ -182,7 +186,14 @@ class WorkGroup(Group):
                     self._was_picked(offset)
             if start >= run.stop:
                 continue
-            for offset, message in enumerate(self.queue.log.read(start, run.stop - start), start):
+            try:
+                messages = self.queue.log.read(start, run.stop - start)
+            except Unavailable:
+                self._waiting.add_all(run, self._levels - 1)  # they were the most urgent, and are so still
+                if found:
+                    return found
+                raise
+            for offset, message in enumerate(messages, start):
                 is_open = offset not in self.state.settled and not (self._picked and self._was_picked(offset))
                 if is_open and self._admit(turn, offset, message, now_us):
                     found.append((offset, message))
@@ -398,10 +409,14 @@ class WorkGroup(Group):
         super().close()
 
     def on_time(self, turn: Turn, now_us: int) -> None:
-        for lease in self._leases.ended(now_us):
+        ended = self._leases.ended(now_us)
+        for lease in ended:
             lease.consumer.release(lease.offset)
             self._retry(turn, lease, False, now_us)
         self._waiting.end_delays(now_us)
+        for consumer in {lease.consumer: None for lease in ended}:
+            if consumer.overdue is not None:
+                consumer.overdue()
 
     def next_due_us(self) -> int:
         dues = [due_us for due_us in (self._leases.next_end_us(), self._waiting.next_due_us) if due_us]
@@ -520,6 +535,25 @@ class WorkGroup(Group):
                 level = self._level(self.queue.message(offset)) if self._levels > 1 else 0
                 self._waiting.delay(offset, entry.due_us, level)
                 self.queue.wake_at(entry.due_us)
+
+    def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Have a consumer hold again what was claimed under its name before a restart; as the same attempt."""
+        pending = self.state.pending
+        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        held: list[Delivery] = []
+        for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
+            message = self.queue.message(offset)
+            if self._is_waiting(offset) and not 0 < message.expires_us <= now_us:
+                attempts = pending.pop(offset).attempts
+                self._picked[offset] = self._picked.get(offset, 0) + 1
+                held.append(Delivery(self, consumer, offset, message, attempts, attempts > 1))
+        if held:
+            self._selection.passed = max(self._selection.passed, held[-1].offset + 1)
+            consumer.take([delivery.offset for delivery in held])
+            consumer.group = self
+            self._leases.give(held, due_us)
+            self.queue.wake_at(due_us)
+        return held
 
     def _is_delayed(self, offset: int) -> bool:
         entry = self.state.pending.get(offset)

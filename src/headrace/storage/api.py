@@ -43,6 +43,7 @@ RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 PAUSES: Final = "pauses"
+KEPT: Final = "kept"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512

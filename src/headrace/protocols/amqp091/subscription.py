@@ -131,23 +131,9 @@ class Subscription:
         if self.is_stream:
             properties.headers[STREAM_OFFSET] = delivery.offset
             properties.headers["x-stream-timestamp"] = message.timestamp_us // 1000
-            properties.headers.update(_work_headers(delivery))
+            if isinstance(delivery.group, StreamGroup):
+                properties.headers.update(delivery.group.work_headers(delivery.offset))
         return encode_properties(properties)
-
-
-def _work_headers(delivery: Delivery) -> dict[str, object]:
-    """How far the stream's primary work group is, for readers that follow it."""
-    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
-    if progress is None:
-        return {}
-    primary, committed = progress
-    is_done = delivery.offset < committed
-    return {
-        "x-work-group": primary,
-        "x-work-committed-offset": committed,
-        "x-work-acked": is_done,
-        "x-primary-group-processed": is_done,
-    }
 
 
 def own_properties(broker: Broker, message: Message) -> bytes:

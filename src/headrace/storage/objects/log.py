@@ -45,6 +45,7 @@ class ObjectLog(Log):
 
     __slots__ = (
         "_surroundings",
+        "collected",
         "first_offset",
         "groups_by_name",
         "id",
@@ -63,6 +64,8 @@ class ObjectLog(Log):
         self.id = -1
         """-1 until something is staged for it."""
         self.is_stored = False
+        self.collected = 0
+        """Up to where its messages are being removed from the store."""
         self.prefix = b""
         self.first_offset = 0
         self.next_offset = 0
