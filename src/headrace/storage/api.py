@@ -205,6 +205,8 @@ class Commit:
 class Log(ABC):
     """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
 
+    __slots__ = ("first_offset", "name", "next_offset")
+
     name: str
     first_offset: int
     next_offset: int
