@@ -35,6 +35,7 @@ An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, byte
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Final, final
 
 from headrace.errors import Corrupt
@@ -148,7 +149,7 @@ def encode_record(
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
     parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
     parts.append(bytes(-len(operations) % 8))
-    parts += [_RUN.pack(*run) for run in runs]
+    parts += starmap(_RUN.pack, runs)
     if len(blocks) < 2:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
