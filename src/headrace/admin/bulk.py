@@ -81,7 +81,7 @@ class _Room:
         """Messages from `from` up to but not including `to`, in blocks as they are stored."""
         broker, rights, host = _place(call)
         queue = _queue(call, broker, rights)
-        first, following = queue.first_offset, queue.log.next_offset
+        first, following = queue.first_offset, queue.safe_offset
         start = _number(call, "from", first)
         stop = min(_number(call, "to", following), following)
         if start < first and start < stop:
@@ -94,7 +94,7 @@ class _Room:
         """The offset of the first message with at least this time in microseconds, or the one behind the last."""
         broker, rights, _ = _place(call)
         queue = _queue(call, broker, rights)
-        return JSONResponse({"offset": queue.log.find(_number(call, "timestamp", 0))})
+        return JSONResponse({"offset": min(queue.log.find(_number(call, "timestamp", 0)), queue.safe_offset)})
 
     async def progress(self, call: Call) -> Response:
         """Everything below the offset is done, says a reader that has its own progress elsewhere."""
@@ -210,7 +210,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
     return {
         "type": queue.definition.kind,
         "first": queue.first_offset,
-        "next": queue.log.next_offset,
+        "next": queue.safe_offset,
         "bytes": queue.log.size_bytes,
         "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }

@@ -80,6 +80,7 @@ def _consume(subscription: Subscription, attach: Attach, wanted: Wanted, group: 
     name = f"{peer.container_id}/{attach.name}"[:255]
     consumer = Consumer(name, subscription.deliver, 0, is_settled, wanted.priority, owner=peer.owner)
     consumer.allowance = 0
+    consumer.tells_offsets = subscription.is_stream or subscription.is_addressed
     consumer.selector = wanted.selector
     consumer.cancelled = subscription.cancelled
     peer.broker.consume(

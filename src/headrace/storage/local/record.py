@@ -163,6 +163,11 @@ def encode_record(
     ]
 
 
+def encoded_length(operations: bytes, runs: int, blocks: Sequence[Block]) -> int:
+    """How many bytes `encode_record` gives for this."""
+    return HEADER_BYTES + (len(operations) + 7 & ~7) + runs * _RUN.size + sum([block.length for block in blocks])
+
+
 def record_length(head: bytes) -> int:
     """How many bytes the record has whose first HEADER_BYTES these are, unchecked; 0 when they begin none."""
     if head[:4] != MAGIC or len(head) < HEADER_BYTES:
