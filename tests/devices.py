@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from headrace.clock import ManualClock
+from headrace.config.settings import MqttSettings
 from headrace.model import AMQP091, MQTT5
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.mqtt.connection import Connection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.server import Limits, Server
+from headrace.protocols.mqtt.server import Server
 from headrace.storage.api import Engine
 from tests.doors import doors_to
 from tests.house import House
@@ -185,7 +186,7 @@ class Field:
     """A broker that devices connect to."""
 
     def __init__(
-        self, engine: Engine | None = None, clock: ManualClock | None = None, limits: Limits | None = None
+        self, engine: Engine | None = None, clock: ManualClock | None = None, limits: MqttSettings | None = None
     ) -> None:
         self.house = House(engine, clock)
         self.broker = self.house.broker

@@ -35,7 +35,7 @@ class Listener(Subscriber):
         self.heard: list[tuple[Message, int, bool, tuple[int, ...]]] = []
         self.got: list[Delivery] = []
         self.shared: list[Delivery] = []
-        self.is_replaced = False
+        self.is_replaced = self.is_restricted = False
         self._radios: dict[object, Radio] = {}
         will = options.get("will")
         assert will is None or isinstance(will, Will)
@@ -58,6 +58,9 @@ class Listener(Subscriber):
 
     def replaced(self) -> None:
         self.is_replaced = True
+
+    def restricted(self) -> None:
+        self.is_restricted = True
 
     def subscribe(self, pattern: str, assurance: int = 0, **options: object) -> list[str]:
         """Returns the topics whose retained messages it is to get."""

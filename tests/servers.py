@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pika
@@ -18,12 +18,21 @@ _DEADLINE_SECONDS = 30.0
 
 
 class Server:
-    """One server over one data directory, or in memory."""
+    """One server over one data directory, in memory, or over a store; `environment` is what it has besides ours."""
 
-    def __init__(self, directory: Path, in_memory: bool = False, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        in_memory: bool = False,
+        options: Sequence[str] = (),
+        store: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._directory = directory
         self._options = options
         self._in_memory = in_memory
+        self._store = store
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
@@ -35,12 +44,15 @@ class Server:
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
+        if self._store:
+            where = ["--store", self._store]
         command = [sys.executable, "-m", "headrace", "serve", "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0), *self._options],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **(self._environment or {})},
             )
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not ready.exists():
@@ -56,6 +68,13 @@ class Server:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(_DEADLINE_SECONDS)
             self._process = None
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; returns its exit code."""
+        assert self._process is not None
+        code = self._process.wait(_DEADLINE_SECONDS)
+        self._process = None
+        return code
 
     def stop(self) -> int:
         """End it as an operator would; returns its exit code."""

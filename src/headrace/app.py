@@ -24,6 +24,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration, Flags, load
 from headrace.config.settings import JSON_FORMAT, StorageSettings
 from headrace.core.access import Access
+from headrace.core.bounds import Bounds
 from headrace.core.broker import Broker
 from headrace.core.configured import QUEUE
 from headrace.core.flow import Flow
@@ -31,7 +32,6 @@ from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
-from headrace.core.pubsub import session_limits
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Handler, Wire
@@ -82,9 +82,11 @@ class Launch:
 
 
 def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
-    """The engine over a data directory, or in memory."""
+    """The engine over a data directory, in an object store, or in memory."""
     if settings.memory:
         return MemoryEngine(wake)
+    if settings.store:
+        return _open_store(settings, wake)
     sizes = LocalSettings(
         checkpoint_bytes=settings.checkpoint_bytes,
         tail_bytes=settings.tail_bytes,
@@ -98,6 +100,24 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
             f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
             f"make it writable, or choose another with --data"
         ) from error
+
+
+def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
+    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
+    try:
+        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+        from headrace.storage.objects.probe import prove_fencing
+    except ImportError as error:
+        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
+    sizes = ObjectSettings(
+        flush_interval_ms=settings.flush_interval,
+        timeout_ms=settings.store_timeout,
+        tail_bytes=settings.tail_bytes,
+        cache_bytes=settings.cache_bytes,
+        done_retention_ms=settings.done_retention,
+    )
+    return ObjectEngine(settings.store, wake, sizes)
 
 
 def serve(
@@ -231,8 +251,7 @@ class _Program:
 
         def broker(name: str) -> Broker:
             settings = self._settings if self._reloading is None else self._reloading.settings
-            session = session_limits(settings.limits.session_bytes)
-            found = Broker(engine, self._clock, soon, name, codecs, flow, session)
+            found = Broker(engine, self._clock, soon, name, codecs, flow, Bounds(settings.mqtt))
             limit(found, settings)
             return found
 
@@ -251,7 +270,7 @@ class _Program:
         amqp = self._amqp(hosts, access)
         for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
             await self._open(name, Listener(amqp), port)
-        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__)
+        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__, self._settings.mqtt)
         for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
             await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
         web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
@@ -299,7 +318,7 @@ class _Program:
     def _staging(self) -> StagingArea:
         """Where bulk writes wait for their commit: with the data, or where temporary files are."""
         storage = self._settings.storage
-        if storage.memory:
+        if storage.memory or storage.store:
             return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
@@ -366,6 +385,8 @@ class _Program:
 
     def _where(self) -> str:
         storage = self._settings.storage
+        if storage.store:
+            return f"store {storage.store}"
         return "memory (nothing is kept)" if storage.memory else f"data directory {storage.data.resolve()}"
 
     # -- the ready file ----------------------------------------------------------------------------------------------
@@ -378,7 +399,7 @@ class _Program:
         if path is None:
             return
         storage = self._settings.storage
-        data = None if storage.memory else str(storage.data.resolve())
+        data = storage.store or (None if storage.memory else str(storage.data.resolve()))
         text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:

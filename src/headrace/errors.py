@@ -81,3 +81,7 @@ class Corrupt(HeadraceError):
 
 class Fatal(HeadraceError):
     """A promise can no longer be kept (a sync to disk failed); the process must stop and say so."""
+
+
+class Fenced(Fatal):
+    """Another process has taken the store over: this one must stop, and whatever it still holds does not count."""

@@ -35,6 +35,8 @@ def run(launch: Launch, opener: OpenEngine = open_engine) -> int:
     except Fatal as error:
         return _failed(str(error), EXIT_DISK_FAILED)
     except Corrupt as error:
+        if configuration.settings.storage.store:
+            return _failed(str(error), EXIT_PROBLEMS)
         data = configuration.settings.storage.data
         return _failed(f"{error}; `headrace doctor {data}` examines the whole directory", EXIT_PROBLEMS)
     except HeadraceError as error:

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from headrace.model import Message
-from headrace.storage.api import RETAINED
-from headrace.storage.local.engine import LocalEngine
-from tests.crash.writer import LOGS, SMALL
+from headrace.storage.api import RETAINED, Engine
+from tests.crash.writer import LOGS, open_engine
 
 ROUNDS = 50
+STORE_ROUNDS = 15
 
 
 def test_every_confirmed_commit_survives_fifty_kills_whole_and_in_order(tmp_path: Path) -> None:
@@ -20,16 +20,26 @@ def test_every_confirmed_commit_survives_fifty_kills_whole_and_in_order(tmp_path
     number = 0
 
     for _ in range(ROUNDS):
-        confirmed = run_and_kill(tmp_path / "data", number, chance.randint(1, 400))
+        confirmed = run_and_kill(str(tmp_path / "data"), number, chance.randint(1, 400))
         # Look at a copy: the next round goes on from what the kill left, not from a clean stop.
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
-        number = check(tmp_path / "copy", max(confirmed, number - 1))
+        number = check(str(tmp_path / "copy"), max(confirmed, number - 1))
         shutil.rmtree(tmp_path / "copy")
 
 
-def run_and_kill(directory: Path, number: int, after: int) -> int:
+def test_every_confirmed_commit_to_a_store_survives_kills_whole_and_in_order(tmp_path: Path) -> None:
+    chance = random.Random(21)
+    store = f"file://{tmp_path}/store"
+    number = 0
+
+    for _ in range(STORE_ROUNDS):
+        confirmed = run_and_kill(store, number, chance.randint(1, 300))
+        number = check(store, max(confirmed, number - 1))
+
+
+def run_and_kill(place: str, number: int, after: int) -> int:
     """Let the writer confirm this many commits, kill it, and return the last number it confirmed."""
-    command = [sys.executable, "-m", "tests.crash.writer", str(directory), str(number)]
+    command = [sys.executable, "-m", "tests.crash.writer", place, str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         confirmed = number - 1
@@ -42,9 +52,9 @@ def run_and_kill(directory: Path, number: int, after: int) -> int:
     return confirmed
 
 
-def check(directory: Path, confirmed: int) -> int:
+def check(place: str, confirmed: int) -> int:
     """Open what is left: commits 0 to n - 1 are there entirely, all others not at all. Returns n."""
-    engine = LocalEngine(directory, settings=SMALL)
+    engine = open_engine(place)
     try:
         number = engine.log("all").next_offset
         assert number > confirmed, "a confirmed commit is missing"
@@ -72,6 +82,6 @@ def check(directory: Path, confirmed: int) -> int:
         engine.close()
 
 
-def read_all(engine: LocalEngine, name: str) -> list[Message]:
+def read_all(engine: Engine, name: str) -> list[Message]:
     log = engine.log(name)
     return log.read(log.first_offset, log.next_offset)

@@ -1,6 +1,6 @@
 """A process that commits as fast as it can and says which commits were confirmed, until it is killed.
 
-    python -m tests.crash.writer DIRECTORY FIRST_NUMBER
+    python -m tests.crash.writer DIRECTORY_OR_URL FIRST_NUMBER
 
 Commit n appends to several logs, moves a group and writes a key, all marked with n. Each confirmed number is one
 line on standard output.
@@ -11,15 +11,24 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
-from headrace.storage.api import RETAINED, Commit
+from headrace.storage.api import RETAINED, Commit, Engine
 from headrace.storage.group_state import WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 
 SMALL = LocalSettings(
     journal_file_bytes=256 << 10, checkpoint_bytes=512 << 10, tail_bytes=128 << 10, segment_bytes=256 << 10
 )
+SMALL_STORE = ObjectSettings(flush_interval_ms=1, tail_bytes=128 << 10, cache_bytes=64 << 10)
 LOGS = 5
 SOURCE = Source("crash/test")
+
+
+def open_engine(place: str) -> Engine:
+    """The engine over a directory, or over a store."""
+    if "://" in place:
+        return ObjectEngine(place, settings=SMALL_STORE)
+    return LocalEngine(Path(place), settings=SMALL)
 
 
 def build(number: int) -> Commit:
@@ -39,7 +48,7 @@ def build(number: int) -> Commit:
 
 
 def main() -> None:
-    engine = LocalEngine(Path(sys.argv[1]), settings=SMALL)
+    engine = open_engine(sys.argv[1])
     number = int(sys.argv[2])
     if number == 0:
         commit = Commit()

@@ -82,7 +82,7 @@ def test_a_reload_by_signal_changes_what_can_change_and_says_what_cannot(server:
     file.write_text(_queues("{name: orders}"))
     server.start()
     file.write_text(
-        "log: {level: debug}\nlimits: {session_bytes: 1MiB}\nstorage: {cache_bytes: 1MiB}\n"
+        "log: {level: debug}\nmqtt: {session_bytes: 1MiB}\nstorage: {cache_bytes: 1MiB}\n"
         + _queues("{name: orders, limits: {max_depth: 5}}", "{name: jobs}")
     )
 
@@ -90,7 +90,7 @@ def test_a_reload_by_signal_changes_what_can_change_and_says_what_cannot(server:
 
     assert _until(server, lambda event: event.get("key") == "log.level")["message"] == "changed and in use"
     waiting = {event["key"] for event in _events(server) if "after a restart" in event["message"]}
-    assert waiting == {"limits.session_bytes", "storage.cache_bytes"}
+    assert waiting == {"mqtt.session_bytes", "storage.cache_bytes"}
     assert _until(server, lambda event: event.get("queue") == "orders" and "changed" in event["message"])
     server.connect().channel().queue_declare("jobs", passive=True)
 

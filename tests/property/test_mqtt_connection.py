@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.config.settings import MqttSettings
 from headrace.core.definition import STREAM, QueueDefinition
-from headrace.protocols.mqtt.server import Limits
 from tests.devices import Device, Field, packet, properties, text
 
 _topics = st.sampled_from(
@@ -71,7 +71,9 @@ _steps = st.one_of(
 
 class _World:
     def __init__(self) -> None:
-        self.field = Field(limits=Limits(max_packet_bytes=1000, receive_maximum=3, topic_aliases=2, max_waiting=5))
+        self.field = Field(
+            limits=MqttSettings(max_packet_bytes=1000, receive_maximum=3, topic_alias_maximum=2, waiting_messages=5)
+        )
         self.field.broker.declare(QueueDefinition("q", lease_ms=10_000))
         self.field.broker.declare(QueueDefinition("s", STREAM))
         self.devices = [self._connected(str(number)) for number in range(2)]

@@ -1,9 +1,5 @@
-"""Queues in bulk over HTTP, as Arrow streams: for Spark, pandas, Polars and DuckDB. The rules are core's.
+"""Writing in bulk over HTTP: Arrow streams are staged, then committed at once. Reading is in bulk_reading.py.
 
-GET    /bulk/queues?name=orders                          which queues there are, from where to where
-GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow stream
-GET    /bulk/offset?queue=orders&timestamp=...           the first message of a time
-PUT    /bulk/progress?queue=orders&group=g&offset=10     how far a reader has come
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
 PUT    /bulk/transactions/{id}/parts/{part}?queues=queue the same, for the queues that a column names
 POST   /bulk/transactions/{id}/commit                    all parts named become visible at once, and only once
@@ -11,44 +7,37 @@ DELETE /bulk/transactions/{id}                           forget them
 """
 
 import asyncio
-import re
-from collections.abc import AsyncIterator
-from fnmatch import fnmatchcase
 from typing import Final, final
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Stream, columns_named
+from headrace.admin import bulk_claims, bulk_reading
+from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Part
+from headrace.admin.bulk_call import NAME, name_of, place_of
 from headrace.admin.pages import Call, Pages
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import ANYBODY
 from headrace.core.broker import Broker
 from headrace.core.bulk import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.ledger import ONCE
-from headrace.core.queue import Queue
-from headrace.core.rights import EXCHANGE, QUEUE, READ, WRITE, Rights
-from headrace.core.topology import DEFAULT_HOST, scoped
-from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Truncated
+from headrace.core.rights import EXCHANGE, QUEUE, WRITE, Rights
+from headrace.core.topology import scoped
+from headrace.errors import HeadraceError, TooLarge
 from headrace.net.outcome import outcome
-from headrace.storage.api import MAX_NAME_BYTES
 
 MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
 """One commit is one record: all of it passes through memory at once."""
 _AT_ONCE: Final = 4
-_READ_ROWS: Final = 16_384
-_NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")
-ARROW: Final = "application/vnd.apache.arrow.stream"
+_QUEUES_AT_ONCE: Final = 32
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
     room = _Room(pages)
     return [
-        pages.route("/bulk/queues", room.queues, tag=ANYBODY),
-        pages.route("/bulk/messages", room.messages, tag=ANYBODY),
-        pages.route("/bulk/offset", room.offset, tag=ANYBODY),
-        pages.route("/bulk/progress", room.progress, "PUT", ANYBODY),
+        *bulk_reading.routes(pages),
+        *bulk_claims.routes(pages),
         pages.route("/bulk/transactions/{id}/parts/{part}", room.put_part, "PUT", ANYBODY),
         pages.route("/bulk/transactions/{id}/commit", room.commit, "POST", ANYBODY),
         pages.route("/bulk/transactions/{id}", room.abort, "DELETE", ANYBODY),
@@ -64,59 +53,17 @@ class _Room:
         self._writers = asyncio.Semaphore(_AT_ONCE)
         self._commits: dict[str, asyncio.Future[dict[str, object]]] = {}
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
-    async def queues(self, call: Call) -> Response:
-        """The queues of these names and patterns that the visitor may read; all of them without any."""
-        broker, rights, _ = _place(call)
-        patterns = call.request.query_params.getlist("name")
-        found: dict[str, dict[str, object]] = {}
-        for name, queue in sorted(broker.topology.queues.items()):
-            wanted = not patterns or any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
-            if wanted and rights.may(READ, name):
-                found[name] = _bounds(queue)
-        return JSONResponse({"queues": found})
-
-    async def messages(self, call: Call) -> Response:
-        """Messages from `from` up to but not including `to`, in blocks as they are stored."""
-        broker, rights, host = _place(call)
-        queue = _queue(call, broker, rights)
-        first, following = queue.first_offset, queue.safe_offset
-        start = _number(call, "from", first)
-        stop = min(_number(call, "to", following), following)
-        if start < first and start < stop:
-            raise Truncated(f"offset {start} of queue {queue.name!r} is gone: it begins at {first}")
-        names = columns_named(call.request.query_params.get("columns", ""))
-        batches = self._arrow.stream(broker, queue.name, names)
-        return StreamingResponse(_body(queue, batches, start, stop), media_type=ARROW, headers={"x-queue-host": host})
-
-    async def offset(self, call: Call) -> Response:
-        """The offset of the first message with at least this time in microseconds, or the one behind the last."""
-        broker, rights, _ = _place(call)
-        queue = _queue(call, broker, rights)
-        return JSONResponse({"offset": min(queue.log.find(_number(call, "timestamp", 0)), queue.safe_offset)})
-
-    async def progress(self, call: Call) -> Response:
-        """Everything below the offset is done, says a reader that has its own progress elsewhere."""
-        broker, rights, _ = _place(call)
-        queue = _queue(call, broker, rights)
-        group = call.request.query_params.get("group", "")
-        if not group or len(group.encode()) > MAX_NAME_BYTES:
-            raise BadRequest(f"group must have 1 to {MAX_NAME_BYTES} bytes")
-        broker.report(queue.name, group, _number(call, "offset", -1))
-        return JSONResponse({"status": "ok"})
-
     # -- writing -----------------------------------------------------------------------------------------------------
 
     async def put_part(self, call: Call) -> Response:
         """Keep a part until it is committed; the same part again replaces it."""
-        broker, rights, host = _place(call)
+        broker, rights, host = place_of(call)
         kind, name = _target(call)
         _check_write(broker, rights, kind, name)
         async with self._writers:  # those who wait are not read from: their client's socket fills up
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
-                host, _name(call, "id"), _name(call, "part"), kind, name, call.visitor.name
+                host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
         if kind not in (TO_QUEUE, BY_COLUMN):
@@ -126,7 +73,7 @@ class _Room:
 
     async def commit(self, call: Call) -> Response:
         """Make the parts visible, all at once; a transaction that was committed before is left as it is."""
-        broker, rights, host = _place(call)
+        broker, rights, host = place_of(call)
         said = await call.json()
         parts = said.get("parts") if isinstance(said, dict) else None
         if not isinstance(said, dict) or not isinstance(parts, list):
@@ -134,22 +81,38 @@ class _Room:
         sequence = said.get("sequence", ONCE)
         if isinstance(sequence, bool) or not isinstance(sequence, int) or not ONCE <= sequence < 1 << 62:
             raise BadRequest('"sequence" must be a whole number from 0 on')
-        transaction = _name(call, "id")
+        attempt = said.get("attempt", "")
+        if not isinstance(attempt, str):
+            raise BadRequest('"attempt" must be a text')
+        transaction = name_of(call, "id")
         key = scoped(host, transaction)
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._commit(broker, rights, host, transaction, sequence, parts))
+        task = asyncio.ensure_future(self._finish(broker, rights, host, transaction, sequence, parts, attempt))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
+
+    async def _finish(
+        self,
+        broker: Broker,
+        rights: Rights,
+        host: str,
+        transaction: str,
+        sequence: int,
+        parts: list[object],
+        attempt: str,
+    ) -> dict[str, object]:
+        answer = await self._commit(broker, rights, host, transaction, sequence, parts)
+        await asyncio.to_thread(self._arrow.forget, host, transaction, attempt)
+        return answer
 
     async def _commit(
         self, broker: Broker, rights: Rights, host: str, transaction: str, sequence: int, parts: list[object]
     ) -> dict[str, object]:
         rows = broker.ledger.rows_of(transaction, sequence)
         if rows >= 0:
-            await asyncio.to_thread(self._arrow.forget, host, transaction)
             return {"status": "committed before", "rows": rows}
         async with self._writers:
             bulk = broker.bulk()
@@ -159,100 +122,45 @@ class _Room:
             except HeadraceError:
                 bulk.undo()
                 raise
-        await asyncio.to_thread(self._arrow.forget, host, transaction)
         return {"status": "committed", "rows": bulk.rows, "unrouted": bulk.unrouted}
 
     async def _fill(
         self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: list[object]
     ) -> None:
         size = 0
+        by_row: list[Part] = []
         for part in parts:
-            if not isinstance(part, str) or not _NAME.fullmatch(part):
+            if not isinstance(part, str) or not NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
-            blocks = await asyncio.to_thread(self._arrow.part, host, transaction, part)
-            for kind, name in {(kind, name): None for kind, name, _ in blocks}:
-                _check_write(broker, rights, kind, name)
-            size += sum(each.payload_bytes for _, _, each in blocks)
+            staged = await asyncio.to_thread(self._arrow.part, host, transaction, part)
+            if staged.kind == BY_COLUMN:
+                by_row.append(staged)
+            else:
+                _check_write(broker, rights, staged.kind, staged.name)
+            size += staged.payload_bytes
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
                     f"transaction {transaction!r} has more than {MAX_TRANSACTION_BYTES >> 20} MiB of payloads, the "
                     f"most that is stored at once; write less at a time (with Spark: maxBytesPerTrigger when streaming)"
                 )
-            for kind, name, rows in blocks:
-                bulk.add(kind, name, rows)
+            for rows in staged.blocks if staged.kind != BY_COLUMN else []:
+                bulk.add(staged.kind, staged.name, rows)
                 await asyncio.sleep(0)  # others have their turn between blocks
+        for number, (queue, each) in enumerate(await asyncio.to_thread(self._arrow.merge, by_row) if by_row else []):
+            _check_write(broker, rights, TO_QUEUE, queue)
+            bulk.add(TO_QUEUE, queue, each)
+            if number % _QUEUES_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def abort(self, call: Call) -> Response:
         """Forget what was written and not committed; what was committed stays."""
-        _, _, host = _place(call)
-        transaction = _name(call, "id")
+        _, _, host = place_of(call)
+        transaction = name_of(call, "id")
         running = self._commits.get(scoped(host, transaction))
         if running is not None:
             await asyncio.wait([running])
-        await asyncio.to_thread(self._arrow.forget, host, transaction)
+        await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
-
-
-async def _body(queue: Queue, codec: Stream, start: int, stop: int) -> AsyncIterator[bytes]:
-    yield codec.head()
-    while start < stop:
-        if queue.deleted:
-            raise Refused(f"queue {queue.name!r} was deleted while it was read")
-        until = min(stop, start + _READ_ROWS)
-        for batch in queue.log.record_batches(start, until):
-            yield codec.encode(batch)
-            await asyncio.sleep(0)
-        start = until
-    yield codec.end()
-
-
-def _bounds(queue: Queue) -> dict[str, object]:
-    return {
-        "type": queue.definition.kind,
-        "first": queue.first_offset,
-        "next": queue.safe_offset,
-        "bytes": queue.log.size_bytes,
-        "groups": {name: group.state.committed for name, group in queue.groups.items()},
-    }
-
-
-def _place(call: Call) -> tuple[Broker, Rights, str]:
-    """The virtual host that is asked for. Raises NotFound, AccessRefused when the visitor may not enter it."""
-    host = call.request.query_params.get("vhost", DEFAULT_HOST)
-    broker = call.site.hosts.find(host)
-    if broker is None:
-        raise NotFound(f"no vhost '{host}'")
-    rights = call.site.access.rights(call.visitor.name, host)
-    if rights is None:
-        raise AccessRefused(f"access to vhost '{host}' refused for user '{call.visitor.name}'")
-    return broker, rights, host
-
-
-def _queue(call: Call, broker: Broker, rights: Rights) -> Queue:
-    name = call.request.query_params.get("queue", "")
-    if not name:
-        raise BadRequest("queue is missing")
-    rights.check(READ, QUEUE, name)
-    queue = broker.queue(name)
-    if queue.refusal is not None:
-        raise queue.refusal
-    return queue
-
-
-def _number(call: Call, name: str, absent: int) -> int:
-    text = call.request.query_params.get(name, "")
-    if not text and absent >= 0:
-        return absent
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 1 << 63):
-        raise BadRequest(f"{name} is {text!r}; it must be a whole number from 0 on")
-    return int(text)
-
-
-def _name(call: Call, which: str) -> str:
-    name = call.path(which)
-    if not _NAME.fullmatch(name):
-        raise BadRequest(f"{which} is {name[:64]!r}; it must have 1 to 200 letters, digits, '.', '_', ':' or '-'")
-    return name
 
 
 def _target(call: Call) -> tuple[str, str]:

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import Site
 from headrace.core.broker import Broker
-from headrace.core.bulk import TO_QUEUE
+from headrace.core.bulk import TO_EXCHANGE, TO_TOPIC
 from headrace.core.properties import plain_value
 from headrace.core.topology import scoped
-from headrace.errors import NotFound, Refused, Unavailable
+from headrace.errors import Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.selector.values import header_text
-from headrace.storage.api import Encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.storage.local.arrow_block import Memory
-    from headrace.storage.local.encoded import EncodedBlock
+    from headrace.storage.local.block import Block
+    from headrace.storage.local.encoded import EncodedBlock, EncodedRows
 
 COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
@@ -57,7 +56,7 @@ class ArrowCodec:
         return Stream(broker, queue, names)
 
     def part_writer(
-        self, host: str, transaction: str, part: str, kind: str, name: str, user: str
+        self, host: str, transaction: str, part: str, kind: str, name: str, user: str, attempt: str
     ) -> Callable[[bytes], tuple[int, int, list[str]]]:
         """What turns a body into a staged part; returns how many rows and bytes it has, and which topics."""
         _need_arrow()
@@ -67,34 +66,70 @@ class ArrowCodec:
             from headrace.storage.local.arrow_block import Origin, encode_table
 
             area.sweep(now_us / 1_000_000 - EXPIRE_SECONDS)
-            exchange = name if kind == "exchange" else ""
-            named: list[str] = []
-            memory: Memory = {}
-            blocks: list[EncodedBlock] = []
-            for target, rows in _by_queue(_table(body), name) if kind == BY_COLUMN else [(name, _table(body))]:
-                default = target if kind != "exchange" else ""
-                origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
-                encoded = list(encode_table(rows, origin, memory))
-                blocks += encoded
-                named += [target] * len(encoded)
-            kept = {"kind": kind, "name": name, "names": json.dumps(named)}
-            size = area.put(scoped(host, transaction), part, kept, blocks)
-            topics = {source.topic for each in blocks for source in each.sources()}
-            return sum(each.count for each in blocks), size, sorted(topics)
+            rows, beside = _table(body), b""
+            kept = {"kind": kind, "name": name}
+            if kind == BY_COLUMN:
+                rows, names, beside = _by_queue(rows, name)
+                kept["names"] = json.dumps(names)
+            default, exchange = ("", name) if kind == TO_EXCHANGE else (name, "")
+            origin = Origin(default, exchange, f"{PROTOCOL}:{user}", PROTOCOL, now_us)
+            blocks = list(encode_table(rows, origin))
+            size = area.put(scoped(host, transaction), part, kept, blocks, beside, attempt)
+            topics: set[str] = set()
+            if kind in (TO_EXCHANGE, TO_TOPIC):
+                topics = {source.topic for each in blocks for source in each.sources()}
+            return rows.num_rows, size, sorted(topics)
 
         return write
 
-    def part(self, host: str, transaction: str, part: str) -> list[tuple[str, str, Encoded]]:
-        """A staged part: blocks of messages, and where each of them goes. Raises NotFound."""
-        target, blocks = self._site.staging.get(scoped(host, transaction), part)
-        if "names" not in target:
-            raise NotFound(f"part {part!r} says not where it goes; write it again")
-        kind = TO_QUEUE if target["kind"] == BY_COLUMN else target["kind"]
-        return [(kind, name, rows) for name, rows in zip(json.loads(target["names"]), blocks, strict=True)]
+    def part(self, host: str, transaction: str, part: str) -> "Part":
+        """A staged part. Raises NotFound."""
+        target, blocks, beside = self._site.staging.get(scoped(host, transaction), part)
+        names: list[str] = json.loads(target.get("names", "[]"))
+        return Part(target["kind"], target["name"], blocks, names, beside)
 
-    def forget(self, host: str, transaction: str) -> None:
-        """The parts of a transaction are not needed any more."""
-        self._site.staging.remove(scoped(host, transaction))
+    def merge(self, parts: "Sequence[Part]") -> "list[tuple[str, EncodedRows]]":
+        """What each queue gets of parts whose rows name their queues. Raises Refused when it is too much."""
+        from headrace.storage.local.merging import merge_by_log
+
+        numbers: dict[str, int] = {}
+        blocks = [block for part in parts for block in part.by_row(numbers)]
+        return merge_by_log(blocks, list(numbers))
+
+    def forget(self, host: str, transaction: str, attempt: str) -> None:
+        """The parts of a transaction are not needed any more, nor those of this attempt that are still to come."""
+        self._site.staging.remove(scoped(host, transaction), attempt)
+
+
+@final
+class Part:
+    """A staged part: blocks of messages, and where they go."""
+
+    def __init__(
+        self, kind: str, name: str, blocks: "Sequence[EncodedBlock]", names: Sequence[str], beside: bytes
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.blocks = blocks
+        self.names = names
+        """The queues that its rows are for, where they name them themselves."""
+        self._beside = beside
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum([each.payload_bytes for each in self.blocks])
+
+    def by_row(self, numbers: dict[str, int]) -> "Iterator[tuple[Block, pa.Array]]":
+        """Its blocks, and for each row the number of its queue; queues without one are given the next."""
+        import pyarrow as pa
+
+        known = pa.array([numbers.setdefault(name, len(numbers)) for name in self.names], pa.int32())
+        kept = pa.py_buffer(self._beside)
+        index = known.take(pa.Array.from_buffers(pa.int32(), len(self._beside) // 4, [None, kept]))
+        at = 0
+        for each in self.blocks:
+            yield each.block, index.slice(at, each.count)
+            at += each.count
 
 
 @final
@@ -169,23 +204,33 @@ class _Sink:
         return
 
 
-def _by_queue(table: "pa.Table", column: str) -> "Iterator[tuple[str, pa.Table]]":
-    """The rows queue by queue, as the column names them, in the order they have. Raises BadRequest."""
+def _by_queue(table: "pa.Table", column: str) -> "tuple[pa.Table, list[str], bytes]":
+    """The rows without the column that names their queues; these; which of them each row names. Raises BadRequest."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if column not in table.schema.names or not pa.types.is_string(table.schema.field(column).type):
         raise BadRequest(f"there is no column {column!r} of texts that says which queue a row is for")
     coded = table.column(column).combine_chunks().dictionary_encode()
     if coded.null_count:
         raise BadRequest(f"the column {column!r} is null in some row; it must name the row's queue")
-    order = pc.sort_indices(coded.indices)  # a stable sort
-    rows = table.drop_columns([column]).take(order)
-    counts = {each["values"]: each["counts"] for each in pc.value_counts(coded.indices).to_pylist()}
-    at = 0
-    for number, queue in enumerate(coded.dictionary.to_pylist()):
-        yield queue, rows.slice(at, counts[number])
-        at += counts[number]
+    from headrace.storage.local.column_bytes import bytes_of
+
+    names: list[str] = coded.dictionary.to_pylist()
+    return _with_topics(table, column).drop_columns([column]), names, bytes_of(coded.indices) if names else b""
+
+
+def _with_topics(table: "pa.Table", column: str) -> "pa.Table":
+    """The rows with their queue's name as the topic of those that have none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    name = next((name for name in ("topic", "routing_key") if name in table.schema.names), "")
+    if not name:
+        return table.append_column("topic", table.column(column))
+    own = table.column(name)
+    if not own.null_count or not pa.types.is_string(own.type):
+        return table
+    return table.set_column(table.schema.get_field_index(name), name, pc.coalesce(own, table.column(column)))
 
 
 def _table(body: bytes) -> "pa.Table":

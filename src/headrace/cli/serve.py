@@ -15,6 +15,7 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 _KEYS: Final = {
     "data": ("storage", "data"),
     "memory": ("storage", "memory"),
+    "store": ("storage", "store"),
     "host": ("listeners", "host"),
     "amqp": ("listeners", "amqp"),
     "amqps": ("listeners", "amqps"),
@@ -47,6 +48,7 @@ def _option(text: str) -> Any:
         "headrace serve --config /etc/headrace/headrace.yaml",
         "headrace serve --data /var/lib/headrace",
         "headrace serve --memory --ready-file /tmp/headrace.ready",
+        "headrace serve --store s3://bucket/headrace",
         "headrace serve --host 0.0.0.0 --amqp 5672",
         "headrace serve --http off --ws off",
         "headrace serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key --amqp off",
@@ -61,6 +63,10 @@ def serve(
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory; it is gone at the end.", show_default=False)
     ] = False,
+    store: Annotated[
+        str | None,
+        _option("Keep everything in an object store: s3://bucket/prefix, gs://, az://, file:///dir or memory://."),
+    ] = None,
     host: Annotated[str | None, _option("The address to listen on (default: 127.0.0.1).")] = None,
     amqp: Annotated[
         str | None, _port("Where AMQP clients are served; 0 for a free port, off for nowhere (default: 5672).")
@@ -82,7 +88,7 @@ def serve(
     log_level: Annotated[str | None, _option("debug, info, warning or error (default: info).")] = None,
     log_format: Annotated[str | None, _option("text or json (default: text).")] = None,
     ready_file: Annotated[
-        Path | None, _option("Write pid, data directory and ports here, as JSON, once it serves.")
+        Path | None, _option("Write pid, data directory or store, and ports here, as JSON, once it serves.")
     ] = None,
 ) -> None:
     """Start the broker; Ctrl-C or SIGTERM stops it, SIGHUP has it read its configuration again.

@@ -153,6 +153,12 @@ def _check(configuration: Configuration) -> None:
             f"{origins['storage', 'data']}: nothing is kept in a directory, because memory is asked for "
             f"({origins['storage', 'memory']}); give either --data or --memory, or the keys of that name in storage"
         )
+    for other, is_given in (("data", ("storage", "data") in origins), ("memory", storage.memory)):
+        if storage.store and is_given:
+            raise Refused(
+                f"{origins['storage', other]}: everything is kept in {storage.store} ({origins['storage', 'store']}); "
+                f"give either --{other} or --store, or the keys of that name in storage"
+            )
     if (tls.certificate is None) != (tls.key is None) or (tls.authority is not None and tls.certificate is None):
         given = next(name for name in ("certificate", "key", "authority") if getattr(tls, name) is not None)
         raise Refused(

@@ -65,6 +65,9 @@ class Text(Kind):
     def show(self, value: object) -> str:
         return str(value) or '""'
 
+    def plain(self, value: object) -> object:
+        return value
+
 
 @final
 class Name(Kind):

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.config.kinds import BY_CERTIFICATE, Choice, Duration, File, Flag, Kind, Port, Size, Text
+from headrace.config.kinds import BY_CERTIFICATE, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
 from headrace.config.table import Key, Table, Tables
 
 DEFAULT_FILE: Final = Path("headrace.yaml")
 REFUSE: Final = "refuse"
 DROP: Final = "drop"
+DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
 DEBUG: Final = "debug"
 TEXT_FORMAT: Final = "text"
 JSON_FORMAT: Final = "json"
@@ -60,6 +62,18 @@ class StorageSettings:
 
     data: Path = _setting(Path("data"), File(), "The data directory.")
     memory: bool = _setting(False, Flag(), "Keep everything in memory; it is gone at the end.")
+    store: str = _setting(
+        "", Text(), "Keep everything in an object store: s3://bucket/prefix, gs://, az://, file:///dir or memory://."
+    )
+    flush_interval: int = _setting(
+        20, Duration(1), "How long an object store lets commits come together before it writes them."
+    )
+    store_timeout: int = _setting(
+        30_000, Duration(100), "How long an object store may take before publishers are told that it is away."
+    )
+    done_retention: int = _setting(
+        3_600_000, Duration(), "How long an object store remembers settled messages, 0 for ever."
+    )
     tail_bytes: int = _setting(
         24 * _MIB, Size(_MIB, _MOST_BYTES), "New messages that stay in memory before they go to their segments."
     )
@@ -90,9 +104,45 @@ class LimitSettings:
     memory_bytes: int = _setting(
         1024 * _MIB, Size(_MIB, _MOST_BYTES), "What queues in memory hold before publishers have to wait.", True
     )
-    session_bytes: int = _setting(
-        256 * _MIB, Size(1, _MOST_BYTES), "What waits for one MQTT session at most; then the oldest go."
+
+
+@dataclass(frozen=True)
+class MqttSettings:
+    """How much MQTT clients may ask for, and how much is kept for them."""
+
+    max_packet_bytes: int = _setting(64 * _MIB, Size(1024, 256 * _MIB), "The largest packet that a client may send.")
+    receive_maximum: int = _setting(
+        65_535, Number(1, 65_535), "Messages above QoS 0 that a client may have on the way to the broker."
     )
+    topic_alias_maximum: int = _setting(
+        256, Number(0, 65_535), "Topic aliases that are kept for a client, in either direction."
+    )
+    max_keep_alive: int = _setting(
+        0, Duration(), "Clients of version 5 that would be silent for longer are told this keep alive; 0 for any."
+    )
+    max_session_expiry: int = _setting(
+        0, Duration(), "How long a session is kept without a connection at most; 0 for as long as the client asks."
+    )
+    max_sessions: int = _setting(250_000, Number(1), "Sessions in one virtual host, connected or not.")
+    max_subscriptions: int = _setting(10_000, Number(1), "Topic filters of one session.")
+    session_messages: int = _setting(100_000, Number(1), "Messages that wait for one session that is kept.")
+    session_bytes: int = _setting(256 * _MIB, Size(1, _MOST_BYTES), "How large they are together.")
+    session_overflow: str = _setting(
+        DROP_HEAD,
+        Choice(DROP_HEAD, REJECT_PUBLISH),
+        "When no more may wait for a session that is kept: the oldest go, or publishers are refused.",
+    )
+    waiting_messages: int = _setting(
+        10_000, Number(1), "Messages that wait in memory for a client that does not keep up; then the oldest go."
+    )
+    waiting_bytes: int = _setting(16 * _MIB, Size(1, _MOST_BYTES), "How large they are together.")
+    prefetch: int = _setting(
+        1000, Number(1, 32_767), "Messages of a queue, or that waited for it, which a client may hold at once."
+    )
+    retained_messages: int = _setting(
+        1_000_000, Number(0), "Topics of one virtual host with a retained message; then new ones are refused."
+    )
+    retained_bytes: int = _setting(256 * _MIB, Size(0, _MOST_BYTES), "How large those messages are together.")
 
 
 @dataclass(frozen=True)
@@ -119,6 +169,7 @@ class Settings:
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
+    mqtt: MqttSettings = MqttSettings()
     queue_manager: QueueManagerSettings = QueueManagerSettings()
 
 

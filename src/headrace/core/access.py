@@ -215,6 +215,15 @@ class Access:
         self._engine.commit(commit, stored)
         for table, key, value in changes:
             self._take(table, key, value)
+        self._restrict(changes)
+
+    def _restrict(self, changes: list[_Change]) -> None:
+        """Sessions read no more than their users still may, connected or not."""
+        keys = [key.decode().split(_SEPARATOR) for table, key, _ in changes if table != USERS]
+        for host, user in dict.fromkeys([(host, user) for host, user, *_ in keys]):
+            broker = self._hosts.find(host)
+            if broker is not None:
+                broker.sessions.restrict(user, self.rights(user, host))
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""

@@ -10,7 +10,10 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.address import effective_group, is_address, parse_address
+from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
+from headrace.core.browser import Browser, Show
 from headrace.core.bulk import Bulk
+from headrace.core.claims import Claims
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
@@ -22,7 +25,7 @@ from headrace.core.inner import InnerQueues
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
-from headrace.core.pubsub import DEFAULT_LIMITS, PubSub
+from headrace.core.pubsub import PubSub
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
 from headrace.core.retained import Retained
@@ -34,12 +37,13 @@ from headrace.core.statistics import Statistics
 from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
-from headrace.core.topology import DEFAULT_HOST, TOPIC_EXCHANGE, Topology, topic_of, unscoped
+from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish, Transaction
 from headrace.core.turn import Confirm
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message, Source
+from headrace.selector import Selector
 from headrace.storage.api import BINDINGS, EXCHANGES, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
@@ -60,7 +64,7 @@ class Broker:
         host: str = DEFAULT_HOST,
         codecs: Codecs | None = None,
         flow: Flow | None = None,
-        session_limits: QueueDefinition = DEFAULT_LIMITS,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         self._engine = engine
         self._clock = clock
@@ -71,10 +75,11 @@ class Broker:
         self._queues = Queues(engine, clock, self._line, self.topology, self.codecs)
         self.topology.load(engine)
         inner = InnerQueues(engine, host, self._line, clock, self._queues)
-        self.pubsub = PubSub(self.topology, Retained(engine, host), inner, session_limits)
+        self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
         self.ledger = Ledger(engine, host)
+        self.claims = Claims(self._line, self._queues, clock)
         self.on_dissolved: list[Callable[[], None]] = []
         """Called when the virtual host is deleted: connections to it must end."""
 
@@ -94,9 +99,9 @@ class Broker:
         sends it. Raises NotFound and AccessRefused for the exchange.
         """
         queues = self._route(message, headers, extra_keys)
-        if message.source.exchange == TOPIC_EXCHANGE:
-            route = self.pubsub.route(topic_of(message.source))
-            return self._publish(queues, message, confirm, route)
+        source = message.source
+        if source.exchange and self.topology.reaches_subscribers(source.exchange, source.topic, headers, extra_keys):
+            return self._publish(queues, message, confirm, self.pubsub.route(topic_of(source)))
         return self._publish(queues, message, confirm)
 
     def publish_topic(
@@ -253,8 +258,10 @@ class Broker:
     def _subscribers(self, publish: Publish) -> Route | None:
         """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
         source = publish.message.source
-        is_plain = publish.is_topic and not is_address(source.topic)
-        return self.pubsub.route(topic_of(source)) if is_plain or source.exchange == TOPIC_EXCHANGE else None
+        if publish.is_topic:
+            return None if is_address(source.topic) else self.pubsub.route(source.topic)
+        reaches = self.topology.reaches_subscribers(source.exchange, source.topic, publish.headers, publish.extra_keys)
+        return self.pubsub.route(topic_of(source)) if reaches else None
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -412,6 +419,29 @@ class Broker:
         if consumer.held:
             consumer.group = members
         return delivery
+
+    def browse(
+        self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object = None
+    ) -> Browser:
+        """Look at the messages of a queue without taking any, as many as `allow_browser` says.
+
+        `ended` is called when the queue goes away. Raises NotFound, ResourceLocked, Corrupt.
+        """
+        queue = self._usable(name, owner)
+        browser = Browser(queue, show, selector, ended)
+        queue.browsers.append(browser)
+        queue.touch(self._clock.now_us())
+        return browser
+
+    def allow_browser(self, browser: Browser, count: int) -> None:
+        """Let a browser be shown `count` more messages and then no more; 0 pauses it."""
+        browser.allowance = count
+        self._line.pump_soon(browser.queue)
+
+    def end_browser(self, browser: Browser) -> None:
+        """It wants to see nothing more."""
+        if browser in browser.queue.browsers:
+            browser.queue.browsers.remove(browser)
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
@@ -613,9 +643,9 @@ class Broker:
         turn.is_barrier = True
         turn.confirms.append(confirm)
 
-    def after_delivery(self, call: Callable[[], None]) -> None:
-        """Have this called once what is ready now was delivered to whoever has room."""
-        self._line.after_pumps(call)
+    def after_delivery(self, name: str, call: Callable[[], None]) -> None:
+        """Have this called once what is ready now in a queue was delivered to whoever has room."""
+        self._line.after_pumps(self.topology.queues.get(name), call)
 
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""

@@ -17,7 +17,7 @@ from headrace.core.queues import Queues
 from headrace.core.routes import Route
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic
-from headrace.core.topology import TOPIC_EXCHANGE, Topology, topic_of
+from headrace.core.topology import Topology, topic_of
 from headrace.core.turn import Confirm, Turn
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message, Source
@@ -57,7 +57,6 @@ class Bulk:
     def add(self, kind: str, name: str, rows: Encoded) -> None:
         """Add messages for a queue, an exchange or topics. Raises what publishing raises; then it must be given up."""
         self.rows += rows.count
-        sources = rows.sources()
         if kind == TO_QUEUE:
             self._give(self._queues.find(name), rows)
             return
@@ -66,7 +65,7 @@ class Bulk:
             if self._topology.exchanges.looks_at_headers(name):
                 self._add_by_headers(name, rows)
                 return
-        routes = [self._route(kind, name, source) for source in sources]
+        routes = [self._route(kind, name, source) for source in rows.sources()]
         index = rows.source_index()
         if index is None:
             self._send(routes[0], rows)
@@ -102,7 +101,7 @@ class Bulk:
         route = Route()
         if kind == TO_EXCHANGE:
             route.queues = self._topology.of_exchange(name, source.topic, None, ())
-            if name == TOPIC_EXCHANGE:
+            if self._topology.reaches_subscribers(name, source.topic, None, ()):
                 readers = self._pubsub.route(topic_of(source))
                 route.live, route.keepers, route.shares = readers.live, readers.keepers, readers.shares
         elif is_address(source.topic):
@@ -118,8 +117,14 @@ class Bulk:
         chosen: dict[Queue, list[int]] = {}
         for row, message in enumerate(rows.messages(0, rows.count)):
             headers = self._codecs.decode(message).headers
-            queues = self._topology.of_exchange(exchange, message.source.topic, headers, ())
-            self.unrouted += not queues
+            key = message.source.topic
+            queues = self._topology.of_exchange(exchange, key, headers, ())
+            if self._topology.reaches_subscribers(exchange, key, headers, ()):
+                route = self._pubsub.route(topic_of(message.source))
+                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self.unrouted += not (queues or _has_audience(route))
+            else:
+                self.unrouted += not queues
             for queue in queues:
                 chosen.setdefault(queue, []).append(row)
         for queue, numbers in chosen.items():

@@ -18,6 +18,16 @@ MAX_NAME_BYTES: Final = 255  # what a short string of AMQP 0-9-1 can hold
 ALTERNATE: Final = "alternate-exchange"
 
 
+PREDECLARED: Final = (
+    (DEFAULT, DIRECT),
+    ("amq.direct", DIRECT),
+    ("amq.fanout", FANOUT),
+    ("amq.topic", TOPIC),
+    ("amq.headers", HEADERS),
+    ("amq.match", HEADERS),
+)
+
+
 @final
 class Exchange:
     """One exchange as declared. Never changed once it is made.
@@ -188,3 +198,14 @@ def _lower(flag: bool) -> str:
 
 def _shown(value: str | None) -> str:
     return "none" if value is None else f"'{value}'"
+
+
+@final
+class Dropped:
+    """What an operation took away, so that the caller can forget it in storage too."""
+
+    __slots__ = ("bindings", "exchanges")
+
+    def __init__(self) -> None:
+        self.exchanges: list[Exchange] = []
+        self.bindings: list[Binding] = []

@@ -5,13 +5,11 @@ from typing import Final, final
 
 from headrace.core.arguments import frozen
 from headrace.core.exchange import (
-    DEFAULT,
-    DIRECT,
-    FANOUT,
     HEADERS,
+    PREDECLARED,
     RESERVED_PREFIX,
-    TOPIC,
     Binding,
+    Dropped,
     Exchange,
     check_new_name,
     check_not_default,
@@ -19,30 +17,10 @@ from headrace.core.exchange import (
 from headrace.core.routers import Router, router_for
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed
 
-_PREDECLARED: Final = (
-    (DEFAULT, DIRECT),
-    ("amq.direct", DIRECT),
-    ("amq.fanout", FANOUT),
-    ("amq.topic", TOPIC),
-    ("amq.headers", HEADERS),
-    ("amq.match", HEADERS),
-)
-
 # The cache of routes is bounded by what it holds: a route weighs its queues and a constant for its key.
 _MAX_CACHED: Final = 200_000
 _ENTRY_WEIGHT: Final = 8
 _MAX_CACHED_KEY: Final = 255
-
-
-@final
-class Dropped:
-    """What an operation took away, so that the caller can forget it in storage too."""
-
-    __slots__ = ("bindings", "exchanges")
-
-    def __init__(self) -> None:
-        self.exchanges: list[Exchange] = []
-        self.bindings: list[Binding] = []
 
 
 @final
@@ -65,7 +43,7 @@ class Exchanges:
     the default exchange names the queue of its key in any case, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_hubs", "_routes", "_to_exchange", "_to_queue")
+    __slots__ = ("_cached", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
     def __init__(self) -> None:
         self._hubs: dict[str, _Hub] = {}
@@ -73,7 +51,8 @@ class Exchanges:
         self._to_exchange: dict[str, dict[Binding, None]] = {}
         self._routes: dict[str, dict[str, tuple[str, ...]]] = {}
         self._cached = 0
-        for name, kind in _PREDECLARED:
+        self._sources: dict[str, set[str]] = {}
+        for name, kind in PREDECLARED:
             self._hubs[name] = _Hub(Exchange(name, kind, durable=True), router_for(kind))
 
     def declare(self, definition: Exchange, passive: bool = False) -> bool:
@@ -168,11 +147,35 @@ class Exchanges:
                     return route
         self._hub(exchange)
         queues: dict[str, None] = {}
-        by_key = self._walk(exchange, (routing_key, *extra_keys), headers, queues)
+        by_key = self._walk(exchange, (routing_key, *extra_keys), headers, queues, {exchange})
         route = tuple(queues)
         if by_key and not extra_keys:
             self._remember(exchange, routing_key, route)
         return route
+
+    def passes(
+        self, exchange: str, routing_key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str], by: str
+    ) -> bool:
+        """Whether the message comes by another exchange, too, on its way to queues."""
+        if exchange not in self._upstream(by):
+            return False
+        seen = {exchange}
+        self._walk(exchange, (routing_key, *extra_keys), headers, {}, seen)
+        return by in seen
+
+    def _upstream(self, exchange: str) -> set[str]:
+        """The exchanges from which this one can be reached at all, known until the topology changes."""
+        found = self._sources.get(exchange)
+        if found is None:
+            found = self._sources[exchange] = set()
+            ahead = [exchange]
+            while ahead:
+                name = ahead.pop()
+                sources = {binding.source for binding in self._to_exchange.get(name, ())}
+                sources.update([hub.exchange.name for hub in self._hubs.values() if hub.exchange.alternate == name])
+                ahead += sources - found
+                found |= sources
+        return found
 
     def looks_at_headers(self, exchange: str) -> bool:
         """Whether more than the routing key may decide where messages of this exchange go."""
@@ -180,11 +183,15 @@ class Exchanges:
         return any([hub.exchange.kind == HEADERS and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
 
     def _walk(
-        self, start: str, keys: tuple[str, ...], headers: Mapping[str, object] | None, queues: dict[str, None]
+        self,
+        start: str,
+        keys: tuple[str, ...],
+        headers: Mapping[str, object] | None,
+        queues: dict[str, None],
+        seen: set[str],
     ) -> bool:
-        """Collect the queues; True when the keys alone decide. An exchange is visited once, so cycles end."""
+        """Collect the queues and the exchanges; True when the keys alone decide. Each is visited once: cycles end."""
         by_key = True
-        seen = {start}
         ahead = [start]
         while ahead:
             name = ahead.pop()
@@ -224,6 +231,7 @@ class Exchanges:
 
     def _forget_routes(self) -> None:
         self._routes.clear()
+        self._sources.clear()
         self._cached = 0
 
     def exchanges(self) -> list[Exchange]:

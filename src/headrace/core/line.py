@@ -57,7 +57,7 @@ class Line:
         self._ahead: deque[Turn] = deque()
         """Those that are written and in use, whose publishers hear of it when they are synced."""
         self._pumps: dict[Queue, None] = {}
-        self._after_pumps: list[Callable[[], None]] = []
+        self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
@@ -91,9 +91,9 @@ class Line:
         if not self.held_until_us or len(self.turn.durable.steps) > HOLD_STEPS:
             self.open()
 
-    def after_pumps(self, call: Callable[[], None]) -> None:
-        """Have this called in this turn, after all queues that are due delivered."""
-        self._after_pumps.append(call)
+    def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
+        """Have this called after all queues that are due delivered; in a later turn if this queue has to look on."""
+        self._after_pumps.append((queue, call))
         self.open()
 
     def seal(self) -> None:
@@ -215,9 +215,12 @@ class Line:
             if not queue.deleted:
                 queue.pump(self.turn, now_us)
         if self._after_pumps:
-            calls, self._after_pumps = self._after_pumps, []
-            for call in calls:
-                call()
+            due, self._after_pumps = self._after_pumps, []
+            for awaited, call in due:
+                if awaited in self._pumps:
+                    self._after_pumps.append((awaited, call))
+                else:
+                    call()
         self._store_memory(self.turn)
 
     def _close(self) -> Turn:

@@ -5,8 +5,7 @@ No sessions begin or end here: see sessions.py. No queues of clients: broker.py 
 
 from typing import TYPE_CHECKING, final
 
-from headrace.config.settings import LimitSettings
-from headrace.core.definition import DROP_HEAD, QueueDefinition
+from headrace.core.bounds import Bounds
 from headrace.core.envelope import Envelope, marked
 from headrace.core.inner import InnerQueues
 from headrace.core.retained import Retained
@@ -28,16 +27,6 @@ if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
 
-def session_limits(max_bytes: int) -> QueueDefinition:
-    """How much waits for one session at most: the oldest is dropped for the newest."""
-    return QueueDefinition(
-        "", max_length=100_000, max_length_bytes=max_bytes, overflow=DROP_HEAD, max_message_bytes=1 << 30
-    )
-
-
-DEFAULT_LIMITS = session_limits(LimitSettings().session_bytes)
-
-
 @final
 class Sent:
     """What became of a message: to how many it goes, whether some of them keep it, and who refused it."""
@@ -54,12 +43,12 @@ class Sent:
 class PubSub:
     """The subscriptions of one virtual host, and the way of a message to them."""
 
-    def __init__(self, topology: Topology, retained: Retained, inner: InnerQueues, limits: QueueDefinition) -> None:
+    def __init__(self, topology: Topology, retained: Retained, inner: InnerQueues, bounds: Bounds) -> None:
         self._topology = topology
         self._inner = inner
-        self._limits = limits
+        self._limits = bounds.session
         self._routes = Routes()
-        self._shares = Shares(self._routes.tree, inner, limits)
+        self._shares = Shares(self._routes.tree, inner, bounds.session)
         self.retained = retained
         topology.on_change = self._routes.forget
 

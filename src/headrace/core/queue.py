@@ -4,6 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from headrace.core.address import QUEUE_PREFIX
+from headrace.core.browser import Browser
 from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
 from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
@@ -49,6 +50,7 @@ class Queue:
         """The connection that has the queue for itself."""
         self.statistics = around.statistics
         self.groups: dict[str, Group] = {}
+        self.browsers: list[Browser] = []
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
         self.unsynced: deque[int] = deque()
@@ -361,6 +363,8 @@ class Queue:
         try:
             if self._is_overdue:
                 self._expire(turn, now_us)
+            for browser in list(self.browsers):
+                browser.pump(now_us)
             for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
                 if len(group.consumers) and (not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
@@ -392,6 +396,9 @@ class Queue:
             for consumer in consumers:
                 if consumer.cancelled is not None:
                     consumer.cancelled()
+        browsers, self.browsers = self.browsers, []
+        for browser in browsers:
+            browser.ended()
 
     # -- what leaves -------------------------------------------------------------------------------------------------
 

@@ -8,13 +8,12 @@ import logging
 from collections.abc import Iterator
 from typing import Final, final
 
+from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
 from headrace.core.envelope import Envelope, decode_envelope, encode_envelope
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, HeadraceError, Refused
 from headrace.storage.api import RETAINED, Engine
 
-MAX_MESSAGES: Final = 1_000_000
-MAX_BYTES: Final = 256 << 20
 _SEPARATOR: Final = "\0"
 _log: Final = logging.getLogger("headrace.core")
 
@@ -34,11 +33,10 @@ class _Level:
 class Retained:
     """The retained messages of one virtual host."""
 
-    def __init__(self, engine: Engine, host: str, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, engine: Engine, host: str, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self._engine = engine
         self._prefix = (host + _SEPARATOR).encode()
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self._bounds = bounds
         self._sizes: dict[str, int] = {}
         """The topics that have one, and how large it is."""
         self._root = _Level()
@@ -157,13 +155,13 @@ class Retained:
         return self._prefix + topic.encode()
 
     def _check_room(self, topic: str, size: int) -> None:
-        old = self._sizes.get(topic)
-        if (old is None and len(self._sizes) >= self._max_messages) or (
-            self.size_bytes + size - (old or 0) > self._max_bytes
-        ):
+        old, bounds = self._sizes.get(topic), self._bounds
+        is_one_more = old is None and self.stored >= bounds.retained_messages
+        if is_one_more or self.size_bytes + size - (old or 0) > bounds.retained_bytes:
+            most = f"{bounds.retained_messages} and {bounds.retained_bytes} at most"
             raise Refused(
-                f"the message for {topic[:64]!r} cannot be retained: {len(self._sizes)} messages with "
-                f"{self.size_bytes} bytes are, {self._max_messages} and {self._max_bytes} at most; clear some"
+                f"the message for {topic[:64]!r} cannot be retained: {self.stored} messages with "
+                f"{self.size_bytes} bytes are, {most}; clear some"
             )
 
     def _when_stored(self, topic: str, envelope: Envelope) -> "Stored":

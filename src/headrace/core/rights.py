@@ -174,6 +174,21 @@ class Rights:
         """To read what a filter fits, over plain topics or queue addresses."""
         self._check_level(READ, topic_filter, client_id)
 
+    def may_publish(self, topic: str, client_id: str) -> bool:
+        """Whether `check_topic_publish` has nothing against it."""
+        return self._may(WRITE, topic, client_id)
+
+    def may_subscribe(self, topic_filter: str, client_id: str) -> bool:
+        """Whether `check_topic_subscribe` has nothing against it."""
+        return self._may(READ, topic_filter, client_id)
+
+    def _may(self, what: str, topic: str, client_id: str) -> bool:
+        try:
+            self._check_level(what, topic, client_id)
+        except Refused:
+            return False
+        return True
+
     def _check_level(self, what: str, topic: str, client_id: str) -> None:
         if is_address(topic):
             address = parse_address(topic)

@@ -11,10 +11,11 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.line import Line
 from headrace.core.pubsub import PubSub
+from headrace.core.rights import Rights
 from headrace.core.session import FOREVER, Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.subscriber import Subscriber
-from headrace.core.subscription import Subscription
+from headrace.core.subscription import Subscription, topics_read
 
 _SECOND_US: Final = 1_000_000
 _SLACK: Final = 1024
@@ -159,6 +160,31 @@ class Sessions:
         if subscription is not None and session.is_stored:
             self._store.delete_subscription(self._line.open(), session, pattern)
         return subscription
+
+    def restrict(self, user: str, rights: Rights | None) -> None:
+        """The user has other rights now, or none: its sessions read what it still may, and leave no other wills.
+
+        A connection that loses a subscription by it is ended, for there is no other way to say so.
+        """
+        for session in self:
+            if session.user == user and self._sessions.get(session.client_id) is session:
+                self._restrict(session, rights)
+
+    def _restrict(self, session: Session, rights: Rights | None) -> None:
+        client_id = session.client_id
+        lost = [
+            pattern
+            for pattern in session.subscriptions
+            if rights is None or not rights.may_subscribe(topics_read(pattern), client_id)
+        ]
+        for pattern in lost:
+            self.unsubscribe(session, pattern)
+        will = session.will
+        if will is not None and not (rights and rights.may_publish(will.envelope.message.source.topic, client_id)):
+            session.will = None
+            self._store.delete_will(self._line.open(), session)
+        if session.link is not None and (lost or rights is None):
+            session.link.restricted()
 
     # -- messages that are handed over exactly once ------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ class Subscriber(ABC):
     def replaced(self) -> None:
         """Another connection has the session now: say so and close."""
 
+    @abstractmethod
+    def restricted(self) -> None:
+        """The user may not read any more what the session subscribed to: say so and close."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(ABC):

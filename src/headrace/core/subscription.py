@@ -108,6 +108,11 @@ def merged(subscriptions: list[Subscription]) -> Grant:
     )
 
 
+def topics_read(pattern: str) -> str:
+    """The topics that a subscription is about: its pattern without the group that shares it. Raises Refused."""
+    return parse_share(pattern)[1] if pattern.startswith(SHARE_PREFIX) else pattern
+
+
 def parse_share(pattern: str) -> tuple[str, str]:
     """The group and the pattern of `$share/<group>/<pattern>`. Raises Refused when it is not of that form."""
     group, slash, inner = pattern[len(SHARE_PREFIX) :].partition("/")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.core.address import is_address, is_addressable, parse_address, queue_pattern
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Dropped, Exchanges
+from headrace.core.exchange import Binding, Dropped, Exchange
+from headrace.core.exchanges import Exchanges
 from headrace.core.queue import Queue
 from headrace.core.topics import TopicTree
 from headrace.core.turn import Turn
@@ -105,6 +105,12 @@ class Topology:
             for name in self.exchanges.route(exchange, key, headers, extra_keys)
             if (queue := queues.get(name)) is not None
         ]
+
+    def reaches_subscribers(
+        self, exchange: str, key: str, headers: Mapping[str, object] | None, extra_keys: Sequence[str]
+    ) -> bool:
+        """Whether what is published there comes by `amq.topic`, and so to those who subscribe to plain topics."""
+        return exchange == TOPIC_EXCHANGE or self.exchanges.passes(exchange, key, headers, extra_keys, TOPIC_EXCHANGE)
 
     def of_topic(self, topic: str) -> list[Queue]:
         """The queues whose patterns match: those of `$queue/` addresses, or those that capture plain topics.

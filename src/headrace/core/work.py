@@ -1,6 +1,6 @@
 """A work group: claims, settlements, retries. Who gets a message is in group.py, when a try is due in retry.py."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
@@ -104,8 +104,7 @@ class WorkGroup(Group):
 
         Raises AccessRefused when another consumer has the queue for itself.
         """
-        if self.consumers.exclusive and consumer.turns is not self.consumers:
-            raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")
+        self._check_exclusive(consumer)
         if self.is_paused:
             return None
         while True:
@@ -118,6 +117,48 @@ class WorkGroup(Group):
                 return given[0]
             if not self._has_more():
                 return None
+
+    def take_many(self, turn: Turn, consumer: Consumer, most: int, before: int, now_us: int) -> list[Delivery]:
+        """Up to `most` messages from below the offset `before` for a consumer that asks for them, none when none waits.
+
+        Raises AccessRefused when another consumer has the queue for itself.
+        """
+        self._check_exclusive(consumer)
+        most = min(most, self.max_pending - self.unsettled)
+        while most > 0 and not self.is_paused:
+            found = self._find(turn, most, now_us)
+            beyond = [each for each in found if each[0] >= before]
+            if beyond:
+                self._put_back(beyond)
+                found = [each for each in found if each[0] < before]
+            if found:
+                consumer.take([offset for offset, _ in found])
+                return self._claim(turn, consumer, found, now_us)
+            if beyond or not self._has_more():
+                break
+        return []
+
+    def take_these(self, turn: Turn, consumer: Consumer, offsets: Sequence[int], now_us: int) -> list[int]:
+        """Have a consumer hold those of these messages, in order of offset, that wait; returns which.
+
+        Raises AccessRefused when another consumer has the queue for itself.
+        """
+        self._check_exclusive(consumer)
+        found: list[Found] = []
+        for offset in offsets:
+            if offset < self.queue.log.next_offset and self._is_waiting(offset):
+                message = self.queue.message(offset)
+                is_due = max(message.not_before_us, self.due_us(offset)) <= now_us
+                if is_due and self.admit(turn, offset, message, now_us):
+                    found.append((offset, message))
+        if found:
+            self._selection.passed = max(self._selection.passed, found[-1][0] + 1)
+            self.give(turn, consumer, found, now_us)
+        return [offset for offset, _ in found]
+
+    def _check_exclusive(self, consumer: Consumer) -> None:
+        if self.consumers.exclusive and consumer.turns is not self.consumers:
+            raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")
 
     def _has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or self._waiting.has_ready
@@ -304,6 +345,24 @@ class WorkGroup(Group):
         """Give a consumer until `due_us`. Raises Refused when it does not hold that offset."""
         self._leases.renew(self._held_by(consumer, offset), due_us)
         self.queue.wake_at(due_us)
+
+    def renew_these(self, consumer: Consumer, offsets: Sequence[int], due_us: int) -> list[int]:
+        """Give a consumer until `due_us` for those of these messages that it holds; returns which."""
+        held = [lease for offset in offsets if (lease := self._leases.get(offset)) and lease.consumer is consumer]
+        if held:
+            self._leases.give(held, due_us)
+            self.queue.wake_at(due_us)
+        return [lease.offset for lease in held]
+
+    def finish_waiting(self, turn: Turn, offset: int, now_us: int) -> bool:
+        """Be done with a message that waits in line and that somebody, whose claim ran out, says is done."""
+        if offset >= self.queue.log.next_offset or not self._is_waiting(offset):
+            return False
+        entry = self.state.pending.get(offset)
+        attempts = entry.attempts if entry is not None else 0
+        self.queue.note_end(turn, self, offset, attempts, "done", now_us)
+        self._settled(turn, offset, self.queue.message(offset))
+        return True
 
     def pass_on(self, holder: Consumer, offset: int, to: Consumer, due_us: int) -> Delivery:
         """Let another consumer hold this until `due_us`. Raises Refused when the one said to hold it does not."""

@@ -14,7 +14,8 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.place import Piece, Place, QueuePartition
 
 _LOOK_SECONDS: Final = 0.02
-"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often."""
+"""Spark asks every 10 ms for what is new when nothing is; the broker is asked half as often, and the answer is waited
+for: an old one would have a query end before what was published just now."""
 _BREAKS: Final = 20
 """How often the reading of one partition may be cut short and go on."""
 
@@ -34,15 +35,14 @@ class BrokerPlace(Place):
         return f"virtual host {self._options.vhost!r} of {self._client}"
 
     def refresh(self) -> None:
-        now = time.monotonic()
-        if self._looked >= 0 and now - self._looked < _LOOK_SECONDS:
-            return
+        if self._looked >= 0:
+            time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
         query = [("name", name) for name in self._options.queues]
         found = self._client.json("GET", "/bulk/queues", query)["queues"]
         if not isinstance(found, dict):
             raise Unavailable(f"{self} does not say which queues it has: is it a Headrace broker?")
         self._queues = {name: (each["first"], each["next"], each["bytes"]) for name, each in found.items()}
-        self._looked = now
+        self._looked = time.monotonic()
 
     def names(self) -> list[str]:
         if self._looked < 0:
@@ -97,7 +97,7 @@ class BrokerPlace(Place):
                 self._client.close()  # it was cut short: go on where it ended
             except Truncated:
                 self._looked = -1.0
-                at = check_loss(self._options, partition.queue, at, self.bounds(partition.queue)[0])
+                at = check_loss(partition.gone_is_loss, partition.queue, at, self.bounds(partition.queue)[0])
         raise Unavailable(f"queue {partition.queue!r} of {self} could not be read from offset {at} on; try again")
 
     def _stream(self, partition: QueuePartition, start: int, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -111,7 +111,7 @@ class Directory(Place):
             if self._options.fail_on_data_loss:
                 raise Truncated(f"{what}; option failOnDataLoss=false reads on without them")
             return partition.stop, []
-        at = check_loss(self._options, queue, at, first)
+        at = check_loss(partition.gone_is_loss, queue, at, first)
         return at, [piece for piece in again if piece.stop > at]
 
 

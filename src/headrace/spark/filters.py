@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import (
@@ -35,6 +36,8 @@ class Filters:
     topics: frozenset[str] | None = None
     prefixes: tuple[str, ...] = ()
     queues: frozenset[str] | None = None
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Where there are some, only offsets within them pass; in order, the second one behind the last."""
 
     @property
     def needs_time(self) -> bool:
@@ -47,14 +50,18 @@ class Filters:
     @property
     def columns(self) -> list[str]:
         """The stored columns that are looked at."""
-        return ["timestamp"] * self.needs_time + ["topic"] * self.needs_topic
+        return ["timestamp"] * self.needs_time + ["topic"] * self.needs_topic + ["offset"] * bool(self.ranges)
 
     def admits_queue(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of stored columns that pass; their offsets are in range already."""
+        """The rows of stored columns that pass; their offsets are within the bounds already."""
         masks: list[pa.Array] = []
+        if self.ranges:
+            offsets = batch.column("offset").to_numpy()
+            starts, stops = np.array(self.ranges).T
+            masks.append(pa.array(np.append(stops, -1)[np.searchsorted(starts, offsets, "right") - 1] > offsets))
         if self.needs_time:
             times = batch.column("timestamp").cast(pa.int64())
             masks.append(pc.greater_equal(times, self.min_time_us))

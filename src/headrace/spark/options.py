@@ -15,6 +15,9 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 DEFAULT_PARTITION_BYTES: Final = 128 << 20
+DEFAULT_LEASE_SECONDS: Final = 60
+LOG_MODE: Final = "log"
+WORK_MODE: Final = "work"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -30,7 +33,12 @@ _READ: Final = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "consumerGroup",
+    "mode",
+    "leaseSeconds",
+    "claim",
 )
+_NOT_FOR_WORK: Final = ("startingOffsets", "endingOffsets", "maxBytesPerTrigger", "failOnDataLoss")
+_ONLY_FOR_WORK: Final = ("leaseSeconds", "claim")
 _WRITE: Final = (*_COMMON, "exchange", "topic", "transactionId")
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """What Spark itself puts among the options."""
@@ -74,6 +82,11 @@ class ReadOptions:
     trigger_bytes: int
     fail_on_data_loss: bool
     consumer_group: str
+    is_work: bool = False
+    """Whether messages are claimed from the group and acknowledged, rather than read from the log."""
+    lease_seconds: int = 0
+    claim: str = ""
+    """What a batch reads of claimed messages, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +105,15 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = _checked(given, _READ)
     server, directory = _place(options)
     group = options.get("consumergroup", "")
-    if server is None and group:
+    is_work = _choice(options, "mode", (LOG_MODE, WORK_MODE)) == WORK_MODE
+    if server is None and (group or is_work):
         raise Refused(
-            "option consumerGroup needs a broker: a data directory is only read. "
-            "Set url to the broker's HTTP address, such as http://localhost:15672"
+            f"option {'mode=work' if is_work else 'consumerGroup'} needs a broker: a data directory is only read. "
+            f"Set url to the broker's HTTP address, such as http://localhost:15672"
         )
+    for name in _NOT_FOR_WORK if is_work else _ONLY_FOR_WORK:
+        if name.lower() in options:
+            raise Refused(f"option {name} means nothing {'with' if is_work else 'without'} mode=work; leave it out")
     return ReadOptions(
         server,
         directory,
@@ -111,6 +128,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _size(options, "maxBytesPerTrigger", 0),
         _truth(options, "failOnDataLoss", True),
         group,
+        is_work,
+        _number(options, "leaseSeconds", DEFAULT_LEASE_SECONDS),
+        options.get("claim", ""),
     )
 
 
@@ -213,6 +233,13 @@ def _truth(options: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise Refused(f"option {name} is {text!r}; it may be true or false")
     return text == "true"
+
+
+def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    text = options.get(name.lower(), choices[0])
+    if text not in choices:
+        raise Refused(f"option {name} is {text!r}; it may be {' or '.join(choices)}")
+    return text
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:

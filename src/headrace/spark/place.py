@@ -25,7 +25,11 @@ class Piece:
 
 @dataclass
 class QueuePartition(InputPartition):
-    """What one task reads of one queue: a range of offsets, in whole blocks."""
+    """What one task reads of one queue: a range of offsets, in whole blocks.
+
+    Messages that leave the queue before they are read are missed when `gone_is_loss`: an offset was asked for by its
+    number. Who asked for what there is reads what is left of it.
+    """
 
     queue: str
     start: int
@@ -33,6 +37,14 @@ class QueuePartition(InputPartition):
     pieces: tuple[Piece, ...]
     filters: Filters
     schema: pa.Schema
+    gone_is_loss: bool
+
+
+@dataclass
+class WorkPartition(InputPartition):
+    """What one task reads of claimed messages: runs of offsets, of which its filters let the claimed ones through."""
+
+    runs: tuple[QueuePartition, ...]
 
 
 class Place(ABC):
@@ -62,7 +74,7 @@ class Place(ABC):
     def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a partition, in the columns of its schema.
 
-        Raises Truncated when messages of it are gone and the options say to fail then.
+        Raises Truncated when messages of it are gone and that is a loss.
         """
 
     @abstractmethod
@@ -110,10 +122,11 @@ def open_place(options: ReadOptions) -> Place:
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     """The rows of a partition, read where a task runs; Spark makes one of its own where there is nothing to read."""
-    if not isinstance(partition, QueuePartition):
-        return
+    runs = partition.runs if isinstance(partition, WorkPartition) else (partition,)
     place = open_place(options)
     try:
-        yield from place.read(partition)
+        for run in runs:
+            if isinstance(run, QueuePartition):
+                yield from place.read(run)
     finally:
         place.close()

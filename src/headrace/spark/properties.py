@@ -12,9 +12,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
-from headrace.model import AMQP091, AMQP10, NATIVE
+from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE
 from headrace.selector.values import header_text
 from headrace.spark.amqp10_properties import read_amqp10
+from headrace.spark.mqtt5_properties import read_mqtt5
 
 Said = tuple[str | None, dict[str, str] | None]
 _NOTHING: Final[Said] = (None, None)
@@ -115,4 +116,5 @@ _READERS: Final[dict[int, Callable[[bytes], tuple[str, dict[str, object]]]]] = {
     NATIVE: _read_native,
     AMQP091: _read_amqp091,
     AMQP10: read_amqp10,
+    MQTT5: read_mqtt5,
 }

@@ -14,6 +14,9 @@ from headrace.spark.options import ReadOptions
 from headrace.spark.partitioning import grouped, partition_bytes
 from headrace.spark.place import Piece, Place, QueuePartition, open_place, read_partition
 
+Range = tuple[str, list[Piece], bool]
+"""What is read of one queue, and whether it is a loss when some of it is gone by then."""
+
 
 @final
 class BatchReader(DataSourceReader):
@@ -33,12 +36,14 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         place = open_place(self._options)
-        ranges: list[tuple[str, list[Piece]]] = []
+        ranges: list[Range] = []
+        is_loss = self._options.fail_on_data_loss and self._options.starting.offset >= 0
         try:
             for queue in place.matching(self._options.queues):
                 if self._filters.admits_queue(queue):
                     start, stop = self._range(place, queue)
-                    ranges.append((queue, place.pieces(queue, start, stop, self._options.partition_bytes)))
+                    pieces = place.pieces(queue, start, stop, self._options.partition_bytes)
+                    ranges.append((queue, pieces, is_loss))
         finally:
             place.close()
         return make_partitions(ranges, self._options, self._filters, self._schema)
@@ -51,7 +56,7 @@ class BatchReader(DataSourceReader):
         first, following = place.bounds(queue)
         start = place.offset_at(queue, options.starting)
         if options.starting.offset >= 0:
-            start = check_loss(options, queue, start, first)
+            start = check_loss(options.fail_on_data_loss, queue, start, first)
         stop = min(place.offset_at(queue, options.ending), following, filters.max_offset + 1)
         start = max(start, first, filters.min_offset)
         if filters.needs_time and start < stop:
@@ -71,13 +76,13 @@ class _Pushed:
 
 
 def make_partitions(
-    ranges: Sequence[tuple[str, list[Piece]]], options: ReadOptions, filters: Filters, schema: pa.Schema
+    ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
 ) -> list[QueuePartition]:
     """Partitions of whole blocks: none larger than the options say, and at least as many as they ask for."""
-    every = [piece for _, pieces in ranges for piece in pieces]
+    every = [piece for _, pieces, _ in ranges for piece in pieces]
     most_bytes = partition_bytes(every, options.partition_bytes, options.min_partitions)
     return [
-        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema)
-        for queue, pieces in ranges
+        QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
+        for queue, pieces, is_loss in ranges
         for group in grouped(pieces, most_bytes)
     ]

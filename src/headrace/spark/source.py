@@ -16,6 +16,8 @@ from headrace.spark.columns import read_schema
 from headrace.spark.options import read_options, write_options
 from headrace.spark.reader import BatchReader
 from headrace.spark.stream import StreamReader
+from headrace.spark.work import WorkReader
+from headrace.spark.work_stream import WorkStreamReader
 from headrace.spark.writer import BatchWriter, StreamWriter
 
 
@@ -31,10 +33,12 @@ class HeadraceDataSource(DataSource):
         return read_schema(read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return WorkReader(options, schema) if options.is_work else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return WorkStreamReader(options, schema) if options.is_work else StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

@@ -20,8 +20,8 @@ from headrace.spark.filters import Filters
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
 from headrace.spark.partitioning import within_bytes, within_rows
-from headrace.spark.place import Piece, Place, open_place, read_partition
-from headrace.spark.reader import make_partitions
+from headrace.spark.place import Place, open_place, read_partition
+from headrace.spark.reader import Range, make_partitions
 
 Offsets = dict[str, int]
 """By queue, the offset of the next message. Spark compares them as text, so the queues are always in order."""
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._ends(self._opened())
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        return self._ends(self._opened())
+        return self._ends(self._opened(), is_new=False)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """How far the next batch goes. Everything below `start` is in batches that are done."""
@@ -76,7 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         place = self._opened()
-        ranges: list[tuple[str, list[Piece]]] = []
+        ranges: list[Range] = []
         for queue, stop in end.items():
             if start.get(queue) == stop:
                 continue
@@ -87,8 +87,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = start.get(queue, first)
             if begin > stop:  # the queue was deleted and declared again, and that is to be lived with
                 begin = first
-            begin = check_loss(self._options, queue, begin, first)
-            ranges.append((queue, place.pieces(queue, begin, stop, self._options.partition_bytes)))
+            is_loss = self._options.fail_on_data_loss and queue in start
+            begin = check_loss(is_loss, queue, begin, first)
+            ranges.append((queue, place.pieces(queue, begin, stop, self._options.partition_bytes), is_loss))
         return make_partitions(ranges, self._options, Filters(), self._schema)
 
     def commit(self, end: Offsets) -> None:
@@ -110,10 +111,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _start_of(self, place: Place, queue: str) -> int:
         offset = place.offset_at(queue, self._options.starting)
         first, following = place.bounds(queue)
-        return min(check_loss(self._options, queue, offset, first), following)
+        return min(check_loss(self._options.fail_on_data_loss, queue, offset, first), following)
 
-    def _ends(self, place: Place) -> Offsets:
-        place.refresh()
+    def _ends(self, place: Place, is_new: bool = True) -> Offsets:
+        """Where the queues end now, or ended when that was last asked."""
+        if is_new:
+            place.refresh()
         try:
             queues = place.matching(self._options.queues)
         except NotFound:  # one was deleted: whether that matters is seen when its offset is looked at

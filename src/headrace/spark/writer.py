@@ -49,8 +49,11 @@ def check_schema(schema: StructType) -> None:
             raise Refused(f"a message has no column {name!r}; it may have {', '.join(COLUMNS)}. Select only those")
 
 
-def _write(options: WriteOptions, transaction: str, label: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Stage the rows of a task in parts of moderate size."""
+def _write(
+    options: WriteOptions, transaction: str, label: str, batches: Iterator[pa.RecordBatch], attempt: str = ""
+) -> Staged:
+    """Stage the rows of a task in parts of moderate size. Raises Refused when the attempt at the job is over."""
+    query = {**_target(options), "attempt": attempt}
     client = Client(options.server)
     # Nothing else ever writes under this name: not another attempt, not an executor that was given up.
     name = f"{label}-{uuid.uuid4().hex}"
@@ -62,13 +65,13 @@ def _write(options: WriteOptions, transaction: str, label: str, batches: Iterato
         for batch in batches:
             for piece in _cut(batch):
                 if waiting and size + piece.nbytes > PART_BYTES:
-                    parts.append(_stage(client, options, transaction, f"{name}-{len(parts)}", waiting))
+                    parts.append(_stage(client, query, transaction, f"{name}-{len(parts)}", waiting))
                     waiting, size = [], 0
                 waiting.append(piece)
                 size += piece.nbytes
                 rows += piece.num_rows
         if waiting:
-            parts.append(_stage(client, options, transaction, f"{name}-{len(parts)}", waiting))
+            parts.append(_stage(client, query, transaction, f"{name}-{len(parts)}", waiting))
     finally:
         client.close()
     return Staged(transaction, tuple(parts), rows)
@@ -84,14 +87,14 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _stage(
-    client: Client, options: WriteOptions, transaction: str, part: str, batches: Sequence[pa.RecordBatch]
+    client: Client, query: dict[str, str | int], transaction: str, part: str, batches: Sequence[pa.RecordBatch]
 ) -> str:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
     body = memoryview(sink.getvalue())
-    client.send("PUT", f"/bulk/transactions/{transaction}/parts/{part}", _target(options), bytes(body))
+    client.send("PUT", f"/bulk/transactions/{transaction}/parts/{part}", query, bytes(body))
     return part
 
 
@@ -103,14 +106,14 @@ def _target(options: WriteOptions) -> dict[str, str | int]:
     return {"topic": options.topic or ""}
 
 
-def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | None) -> None:
+def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | None, attempt: str = "") -> None:
     by_transaction: dict[str, list[str]] = {}
     for message in messages:
         by_transaction.setdefault(message.transaction, []).extend(message.parts)
     client = Client(options.server)
     try:
         for transaction, parts in by_transaction.items():
-            body: dict[str, object] = {"parts": parts}
+            body: dict[str, object] = {"parts": parts, "attempt": attempt}
             if sequence is not None:
                 body["sequence"] = sequence
             client.json("POST", f"/bulk/transactions/{transaction}/commit", {}, body)
@@ -118,12 +121,12 @@ def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | N
         client.close()
 
 
-def _abort(options: WriteOptions, transactions: set[str]) -> None:
+def _abort(options: WriteOptions, transactions: set[str], attempt: str = "") -> None:
     """Best effort: what is not forgotten now is given up by the broker later."""
     client = Client(options.server, _ABORT_PATIENCE_SECONDS)
     try:
         for transaction in transactions:
-            client.json("DELETE", f"/bulk/transactions/{transaction}", {})
+            client.json("DELETE", f"/bulk/transactions/{transaction}", {"attempt": attempt})
     except HeadraceError:
         return
     finally:
@@ -142,17 +145,19 @@ class BatchWriter(DataSourceArrowWriter):
         check_schema(schema)
         self._options = options
         self._transaction = options.transaction_id or f"batch-{uuid.uuid4().hex}"
+        self._attempt = uuid.uuid4().hex
+        """What tells the tasks of this job from those of another that writes under the same id."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         label = f"p{context.partitionId() if context is not None else 0}"
-        return _write(self._options, self._transaction, label, iterator)
+        return _write(self._options, self._transaction, label, iterator, self._attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, _staged(messages) or [Staged(self._transaction, (), 0)], None)
+        _commit(self._options, _staged(messages) or [Staged(self._transaction, (), 0)], None, self._attempt)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._options, {self._transaction})
+        _abort(self._options, {self._transaction}, self._attempt)
 
 
 @final

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, final
 
-from headrace.errors import Refused, Unavailable
+from headrace.errors import Truncated, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
@@ -46,7 +46,7 @@ class MemoryLog(Log):
 
     def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
         if offset < self.first_offset:
-            raise Refused(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
+            raise Truncated(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
         found: list[Message] = []
         for at in range(offset, min(self.next_offset, offset + max_messages)):
             message = self._messages[at - self.first_offset]

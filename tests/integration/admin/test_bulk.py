@@ -204,6 +204,78 @@ def test_reading_what_is_not_there_is_refused(
     assert said in answer.json()["reason"]
 
 
+def test_a_task_that_comes_late_is_refused_and_the_next_attempt_is_not(
+    server: Server, http: httpx.Client, name: str
+) -> None:
+    declare(server, name)
+    stage(http, name, "p0", "a", queue=name, attempt="one")
+    assert http.delete(f"/bulk/transactions/{name}", params={"attempt": "one"}).status_code == 200
+
+    late = stage(http, name, "p1", "b", queue=name, attempt="one")
+    assert late.status_code == 409
+    assert "was committed or aborted before this part" in late.json()["reason"]
+
+    assert stage(http, name, "p1", "c", queue=name, attempt="two").status_code == 200
+    body = {"parts": ["p1"], "attempt": "two"}
+    assert http.post(f"/bulk/transactions/{name}/commit", json=body).json()["rows"] == 1
+    assert stage(http, name, "p2", "d", queue=name, attempt="two").status_code == 409
+    assert payloads(read(http, name)) == ["c"]
+
+
+def test_rows_for_many_queues_are_one_commit(durable: Server) -> None:
+    queues = [f"q{number}" for number in range(50)]
+    channel = durable.connect().channel()
+    for queue in queues:
+        channel.queue_declare(queue, durable=True, arguments={"x-message-ttl": 3_600_000} if queue == "q7" else None)
+    with client(durable) as http:
+        for part in range(3):
+            rows = [(queues[(part + at) % 50], f"{part}-{at}") for at in range(20_000)]
+            topics = [None if at % 2 else "t" for at in range(20_000)]
+            columns = {"to": [queue for queue, _ in rows], "payload": [text for _, text in rows], "topic": topics}
+            path = f"/bulk/transactions/many/parts/{part}"
+            answer = http.put(path, params={"queues": "to"}, content=stream(pa.table(columns)))
+            assert answer.json()["rows"] == 20_000
+        answer = commit(http, "many", "0", "1", "2")
+        assert answer.json() == {"status": "committed", "rows": 60_000, "unrouted": 0}
+
+        def check() -> None:
+            for number, queue in enumerate(queues):
+                wanted = [(part, at) for part in range(3) for at in range(20_000) if (part + at) % 50 == number]
+                table = read(http, queue)
+                assert payloads(table) == [f"{part}-{at}" for part, at in wanted]
+                assert table.column("topic").to_pylist() == [queue if at % 2 else "t" for _, at in wanted]
+                assert (table.column("expires_at").null_count == 0) == (queue == "q7")
+
+        check()
+        ports = {"http_port": durable.http_port, "amqp_port": durable.port}
+        durable.kill()
+        durable.start(**ports)
+        check()
+
+
+def test_what_leaves_while_it_is_read_is_left_out_or_breaks_the_answer_off(durable: Server) -> None:
+    table = pa.table({"payload": [b"x" * (16 << 10)] * 1024})
+
+    def read_while_purging(queue: str, **query: str | int) -> int:
+        channel = declare(durable, queue)
+        channel.confirm_delivery()
+        with client(durable) as http:
+            for part in range(4):  # far more than sockets hold: the server waits for the reader
+                path = f"/bulk/transactions/{queue}-{part}/parts/0"
+                assert http.put(path, params={"queue": queue}, content=stream(table)).status_code == 200
+                assert commit(http, f"{queue}-{part}", "0").json()["rows"] == 1024
+            with http.stream("GET", "/bulk/messages", params={"queue": queue, **query}) as answer:
+                chunks = answer.iter_raw()
+                first = next(chunks)
+                channel.queue_purge(queue)
+                channel.basic_publish("", queue, b"later")  # confirmed: what was purged is gone by then
+                return int(pa.ipc.open_stream(first + b"".join(chunks)).read_all().num_rows)
+
+    assert 0 < read_while_purging("open") < 4096
+    with pytest.raises(httpx.RemoteProtocolError):
+        read_while_purging("strict", **{"from": 0})
+
+
 def test_writing_what_is_no_arrow_or_to_nowhere_is_refused(server: Server, http: httpx.Client, name: str) -> None:
     declare(server, name)
     path = f"/bulk/transactions/{name}/parts/p"

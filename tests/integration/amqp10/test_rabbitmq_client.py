@@ -107,3 +107,23 @@ def test_a_stream_is_read_from_an_offset(client: Connection, name: str) -> None:
 
     first = StreamConsumerOptions(offset_specification=OffsetSpecification.first)
     assert _consumed(client, AddressHelper.queue_address(name), 10, first) == [str(n).encode() for n in range(10)]
+
+
+def test_a_binding_with_arguments_is_deleted_by_the_path_that_it_is_listed_with(client: Connection, name: str) -> None:
+    management = client.management()
+    management.declare_queue(ClassicQueueSpecification(name=name))
+    for colour in ("red", "blue"):
+        body = {"source": "amq.headers", "destination_queue": name, "binding_key": "k/1", "arguments": {"c": colour}}
+        management.request(body, "/bindings", "POST", [204])
+
+    def listed() -> list[dict[str, object]]:
+        path = f"/bindings?src=amq.headers&dstq={name}&key=k%2F1"
+        return list(management.request(None, path, "GET", [200]).body)
+
+    red, blue = sorted(listed(), key=lambda one: one["arguments"] == {"c": "blue"})
+    management.unbind(str(red["location"]))
+
+    assert [(one["arguments"], one["location"]) for one in listed()] == [({"c": "blue"}, blue["location"])]
+    management.unbind(str(red["location"]))  # one that is not there is no error
+    with pytest.raises(ValidationCodeException):
+        management.unbind("/bindings/src=amq.headers")

@@ -1,5 +1,6 @@
 """What the Spark tests share: the session, and data directories with messages in them."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.servers import Server
 from tests.spark_session import session
 
+WAIT_SECONDS = 120
 SECOND = 1_000_000
 START_US = 1_767_225_600 * SECOND  # 2026-01-01T00:00:00Z
 
@@ -75,7 +77,9 @@ class Broker:
         return f"http://guest:guest@127.0.0.1:{self.server.http_port}"
 
     def declare(self, *queues: str, **arguments: object) -> BlockingChannel:
+        """A channel on which everything published is stored when the call returns."""
         channel = self.server.connect().channel()
+        channel.confirm_delivery()
         for queue in queues:
             channel.queue_declare(queue, durable=True, arguments=arguments or None)
         return channel
@@ -83,9 +87,18 @@ class Broker:
     def publish(self, queue: str, count: int, start: int = 0) -> None:
         """Messages `<queue> <number>`, confirmed."""
         channel = self.declare(queue)
-        channel.confirm_delivery()
         for number in range(start, start + count):
             channel.basic_publish("", queue, f"{queue} {number}".encode())
+
+    def wait_for_start(self, queue: str, offset: int) -> None:
+        """Return when what was consumed has left the log: settlements are stored a moment after they are sent."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        first = -1
+        while first != offset:
+            assert time.monotonic() < deadline, f"{queue} begins at {first}, not at {offset}"
+            time.sleep(0.01)
+            answer = httpx.get(f"{self.url}/bulk/queues", params={"name": queue}, timeout=30)
+            first = answer.json()["queues"][queue]["first"]
 
     def payloads(self, queue: str) -> list[str]:
         """All messages of a queue, in order, without taking them."""

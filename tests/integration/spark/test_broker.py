@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -11,13 +12,14 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.errors import Truncated
 from headrace.spark import HeadraceDataSource
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.reader import BatchReader
-from tests.integration.spark.conftest import Broker
-
-WAIT_SECONDS = 120
+from tests.integration.spark.conftest import WAIT_SECONDS, Broker
+from tests.pahos import Paho
+from tests.servers import drain
 
 
 def load(spark: SparkSession, broker: Broker, queues: str, **options: object) -> DataFrame:
@@ -30,12 +32,16 @@ def load(spark: SparkSession, broker: Broker, queues: str, **options: object) ->
 def test_the_broker_and_its_directory_give_the_same_table(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     broker.publish("orders", 50)
     broker.publish("returns", 5)
+    device = Paho(broker.server.mqtt_port, "device")
+    device.sure("$queue/returns/6", "returns 5", user=[("tenant", "a"), ("n", "5")], ContentType="text/plain")
+    device.close()
 
     through = load(spark, broker, "orders,returns", includeHeaders=True).orderBy("queue", "offset").collect()
     beside = spark.read.format("headrace").option("url", str(tmp_path / "data")).option("includeHeaders", "true")
     direct = beside.load("orders,returns").orderBy("queue", "offset").collect()
 
     assert through == direct
+    assert (through[-1].content_type, through[-1].headers) == ("text/plain", {"tenant": "a", "n": "5"})
     assert [bytes(row.payload) for row in through[:50]] == [f"orders {number}".encode() for number in range(50)]
 
 
@@ -126,9 +132,40 @@ def test_a_read_goes_on_where_the_broker_was_killed(broker: Broker) -> None:
     assert found == list(range(100))
 
 
+def planned(broker: Broker, **options: object) -> Callable[[], list[int]]:
+    """A read whose partitions are settled now, to be read later."""
+    given = {"url": broker.url, "path": "orders", **{name: str(value) for name, value in options.items()}}
+    source = HeadraceDataSource(given)
+    reader = source.reader(source.schema())
+    there, partitions = cast("BatchReader", reader), reader.partitions()
+
+    def read() -> list[int]:
+        batches = [batch for partition in partitions for batch in there.read(partition)]
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    return read
+
+
+def test_what_is_consumed_before_it_is_read_is_missed_only_where_it_was_asked_for(broker: Broker) -> None:
+    broker.publish("orders", 10)
+    reads = [planned(broker), planned(broker, startingOffsets="2020-01-01"), planned(broker, minPartitions=10)]
+    lenient = planned(broker, startingOffsets=2, failOnDataLoss=False)
+    strict = planned(broker, startingOffsets=2)
+
+    drain(broker.declare("orders"), "orders", 4)
+    broker.wait_for_start("orders", 4)
+
+    assert [read() for read in (*reads, lenient)] == [[4, 5, 6, 7, 8, 9]] * 4
+    with pytest.raises(Truncated, match="offsets 2 to 3 of queue 'orders' are gone"):
+        strict()
+
+    broker.declare().queue_purge("orders")
+    broker.wait_for_start("orders", 10)
+    assert [read() for read in reads] == [[], [], []]
+
+
 def test_messages_that_are_gone_fail_a_stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     channel = broker.declare("log", **{"x-queue-type": "stream", "x-max-length": 10})
-    channel.confirm_delivery()
     for number in range(5):
         channel.basic_publish("", "log", str(number).encode())
     frame = spark.readStream.format("headrace").option("url", broker.url).load("log")

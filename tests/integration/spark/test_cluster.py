@@ -3,11 +3,12 @@
 Whatever is killed, what comes out equals what went in, each message once.
 """
 
+import contextlib
 import json
 import os
 import random
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -44,12 +45,6 @@ query.awaitTermination()
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Cluster:
     """A master and two workers, as processes."""
 
@@ -64,13 +59,12 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
         }
         self._processes: list[subprocess.Popen[bytes]] = []
-        port = free_port()
-        self.master = f"spark://127.0.0.1:{port}"
-        self._start("master.Master", "--port", str(port))
+        self._start("master.Master", "--port", "0")
+        self.master = self._wait_for_line(r"Starting Spark master at (spark://\S+)", 1)[0]
         for number in range(2):
             work = str(folder / f"worker-{number}")
             self._start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", work, self.master)
-        self._wait_for_workers()
+        self._wait_for_line("Registering worker", 2)
 
     def _start(self, role: str, *arguments: str) -> None:
         command = [f"{self.environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{role}"]
@@ -81,10 +75,15 @@ class Cluster:
             )
         self._processes.append(process)
 
-    def _wait_for_workers(self) -> None:
+    def _wait_for_line(self, pattern: str, count: int) -> list[str]:
+        """What the master says, so many times."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while (self._folder / "0.log").read_text().count("Registering worker") < 2:
-            assert time.monotonic() < deadline, (self._folder / "0.log").read_text()[-2000:]
+        while True:
+            log = (self._folder / "0.log").read_text()
+            found = re.findall(pattern, log)
+            if len(found) >= count:
+                return found
+            assert time.monotonic() < deadline, log[-2000:]
             time.sleep(0.1)
 
     def executors(self) -> list[int]:
@@ -93,7 +92,8 @@ class Cluster:
         for worker in self._processes[1:]:
             path = Path(f"/proc/{worker.pid}/task")
             for task in path.iterdir():
-                found += [int(pid) for pid in (task / "children").read_text().split()]
+                with contextlib.suppress(FileNotFoundError):  # a thread that ended
+                    found += [int(pid) for pid in (task / "children").read_text().split()]
         return found
 
     def driver(self, broker: Broker, checkpoint: Path, once: bool) -> subprocess.Popen[bytes]:

@@ -38,7 +38,6 @@ def test_the_first_lines_of_the_page_run(
     for priority in (1, 9):
         properties = pika.BasicProperties(priority=priority)
         channel.basic_publish("", "orders", f"priority {priority}".encode(), properties)
-    broker.payloads("orders")
     (text,) = blocks("py")
     text = text.replace("http://localhost:15672", broker.url).replace('"cp"', repr(str(tmp_path / "cp")))
 

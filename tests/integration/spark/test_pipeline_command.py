@@ -23,13 +23,13 @@ def test_a_killed_driver_loses_and_repeats_nothing(broker: Broker, tmp_path: Pat
         "sql", "--from", "in", "--to", "out", "--max-messages", "20", "--schema", "none", "--url", broker.url,
         "--master", "local[2]", "SELECT payload FROM messages",
     )  # fmt: skip
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL) as driver:
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not broker.payloads("out"):
             assert driver.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.kill(driver.pid, signal.SIGKILL)
+        os.killpg(driver.pid, signal.SIGKILL)  # with its JVM, which would go on for a moment
     broker.publish("in", 10, 100)
 
     ended = subprocess.run([*words, "--once"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS)

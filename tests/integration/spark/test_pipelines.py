@@ -1,6 +1,7 @@
 """Pipelines between queues and files, through a running broker: every message once, also when started again."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pika
@@ -8,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headrace.errors import Refused
+from headrace.spark.client import Client, Query
+from headrace.spark.pipelines import assign_batch
 from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
 from headrace.spark.pipelines.compact import Compacted, CompactSettings, run_compact
@@ -22,7 +25,6 @@ from tests.integration.spark.conftest import Broker
 def publish_readings(broker: Broker, count: int, start: int = 0) -> None:
     """Readings of three devices; the temperature is the number, the topic in the body is not the message's."""
     channel = broker.declare("telemetry")
-    channel.confirm_delivery()
     for number in range(start, start + count):
         reading = {"device": f"d{number % 3}", "temperature": number + 0.5, "topic": "inner"}
         channel.basic_publish("", "telemetry", json.dumps(reading).encode())
@@ -208,6 +210,40 @@ def test_messages_are_assigned_to_every_queue_whose_filter_they_match(
 
     for number in range(20):
         assert broker.payloads(f"q{number}") == [f"events {offset}" for offset in range(number * 3, 41)]
+
+
+def test_a_batch_too_large_for_one_commit_is_assigned_in_pieces_each_once(
+    spark: SparkSession, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filters = read_filters({f"q{number}": f"offset >= {number}" for number in range(2)})
+    for source in range(4):
+        broker.publish(f"events-{source}", 5)
+    broker.declare(*[queue for queue, _ in filters])
+    settings = AssignSettings("assign", Endpoint(broker.url), "events-*", filters, tmp_path / "state", once=True)
+    monkeypatch.setattr(assign_batch, "COMMIT_BYTES", 1)  # what one task staged is never cut
+    call = Client.json
+    calls: list[object] = []
+
+    def fail_late(client: Client, method: str, path: str, query: Query, body: object = None) -> object:
+        if path.endswith("/commit"):
+            calls.append(body)
+            if len(calls) == 3:
+                raise Refused("the driver dies")
+        return call(client, method, path, query, body)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "json", fail_late)
+        with pytest.raises(Refused, match="the driver dies"):
+            run_assign(spark, settings)
+    with pytest.raises(Refused, match="finish that with the filters it had"):
+        run_assign(spark, replace(settings, filters=read_filters({"q0": "TRUE"})))
+    run_assign(spark, settings)
+
+    assert len(json.loads((tmp_path / "state" / "pieces.json").read_text())["pieces"]) == 4
+    for number in range(2):
+        assert broker.payloads(f"q{number}") == [
+            f"events-{source} {offset}" for source in range(4) for offset in range(number, 5)
+        ]
 
 
 def test_a_batch_that_was_assigned_and_comes_again_is_stored_once(

@@ -14,7 +14,6 @@ def test_a_report_has_the_numbers_of_the_queues(spark: SparkSession, broker: Bro
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves"}
     channel = broker.declare("orders", **arguments)
     broker.declare("graves")
-    channel.confirm_delivery()
     channel.queue_bind("orders", "amq.topic", "orders.#")
     for number in range(12):
         channel.basic_publish("amq.topic", f"orders.{'eu' if number % 3 else '<us>'}", b"x" * (number + 1))
@@ -22,6 +21,7 @@ def test_a_report_has_the_numbers_of_the_queues(spark: SparkSession, broker: Bro
         method, _, _ = channel.basic_get("orders")
         channel.basic_nack(method.delivery_tag, requeue=number < 2)  # twice again, four given up
     channel.basic_get("orders")
+    broker.wait_for_start("orders", 4)
 
     done = run_report(spark, ReportSettings(Endpoint(broker.url), "*", tmp_path / "report"))
 

@@ -2,8 +2,10 @@
 
 import pytest
 
+from headrace.config.settings import REJECT_PUBLISH, MqttSettings
+from headrace.core.bounds import Bounds
 from headrace.core.definition import QueueDefinition, declared
-from headrace.core.exchange import Binding
+from headrace.core.exchange import Binding, Exchange
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Subscription
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, Refused
@@ -133,10 +135,7 @@ def test_a_publish_is_confirmed_when_sessions_and_queues_have_it_stored() -> Non
 
 
 def test_a_session_keeps_the_newest_when_too_much_waits() -> None:
-    engine = MemoryEngine()
-    house = House(engine)
-    limits = QueueDefinition("", max_length=3)
-    house.broker = type(house.broker)(engine, house.clock, house._soon.append, session_limits=limits)
+    house = _bounded(MqttSettings(session_messages=3))
     listener = Listener(house, "1", lifetime_s=60)
     listener.subscribe("a", AT_LEAST_ONCE)
     listener.leave()
@@ -145,6 +144,27 @@ def test_a_session_keeps_the_newest_when_too_much_waits() -> None:
         publish(house, "a", str(number))
 
     assert Listener(house, "1", lifetime_s=60).kept() == ["7", "8", "9"]
+
+
+def test_a_session_that_is_full_may_refuse_the_newest_and_the_publisher_hears_of_it() -> None:
+    house = _bounded(MqttSettings(session_bytes=100, session_overflow=REJECT_PUBLISH))
+    listener = Listener(house, "1", lifetime_s=60)
+    listener.subscribe("a", AT_LEAST_ONCE)
+    listener.leave()
+
+    heard: list[HeadraceError | None] = []
+    for size in (60, 70, 20):
+        house.broker.publish_topic(house.message(str(size).zfill(size), "a"), heard.append)
+        house.run()
+
+    assert [error is None for error in heard] == [True, False, True]
+    assert [int(text) for text in Listener(house, "1", lifetime_s=60).kept()] == [60, 20]
+
+
+def _bounded(settings: MqttSettings) -> House:
+    house = House(MemoryEngine())
+    house.broker = type(house.broker)(house.engine, house.clock, house._soon.append, bounds=Bounds(settings))
+    return house
 
 
 def test_queues_of_sessions_have_no_name_that_clients_can_use() -> None:
@@ -190,6 +210,62 @@ def test_plain_topics_and_the_topic_exchange_are_one() -> None:
 
     assert listener.texts() == ["from a device", "from a service"]
     assert house.consume("q").texts() == ["from a device", "from a service"]
+
+
+def test_what_comes_by_the_topic_exchange_reaches_subscribers_whichever_way_it_came() -> None:
+    house = House()
+    broker = house.broker
+    live, kept = Listener(house, "1"), Listener(house, "2", lifetime_s=60)
+    live.subscribe("a/#")
+    kept.subscribe("a/#", AT_LEAST_ONCE)
+    for name in ("first", "second", "elsewhere", "spare"):
+        broker.declare_exchange(Exchange(name, "topic"))
+    broker.bind(Binding("first", "second", "a.#", to_exchange=True))
+    broker.bind(Binding("second", "amq.topic", "#.c", to_exchange=True))
+    broker.declare_exchange(Exchange("picky", "direct", arguments={"alternate-exchange": "amq.topic"}))
+    broker.bind(Binding("elsewhere", "spare", "#", to_exchange=True))
+
+    for exchange, key in (
+        ("first", "a.b.c"),
+        ("first", "a.b"),
+        ("first", "b.c"),
+        ("second", "a.c"),
+        ("elsewhere", "a.c"),
+        ("picky", "a.x"),
+    ):
+        house.publish(key, f"{exchange} {key}", exchange=exchange)
+
+    expected = ["first a.b.c", "second a.c", "picky a.x"]
+    assert live.texts() == expected
+    assert kept.kept() == expected
+    broker.unbind(Binding("second", "amq.topic", "#.c", to_exchange=True))
+    house.publish("a.b.c", "no more", exchange="first")
+    assert live.texts() == []
+
+
+def test_headers_may_decide_what_comes_by_the_topic_exchange() -> None:
+    house = House()
+    listener = Listener(house, "1")
+    listener.subscribe("a")
+    house.broker.bind(Binding("amq.headers", "amq.topic", "", {"x-match": "all", "wanted": 1}, to_exchange=True))
+
+    for wanted in (0, 1):
+        house.broker.publish(house.message(str(wanted), "a", "amq.headers"), None, {"wanted": wanted})
+    house.run()
+
+    assert listener.texts() == ["1"]
+
+
+def test_a_transaction_reaches_subscribers_of_an_exchange_that_leads_to_the_topic_exchange() -> None:
+    house = House()
+    listener = Listener(house, "1")
+    listener.subscribe("a/b")
+    house.broker.bind(Binding("amq.fanout", "amq.topic", "", to_exchange=True))
+
+    house.broker.transaction([Publish(house.message("x", "a.b", "amq.fanout"))], [])
+    house.run()
+
+    assert listener.texts() == ["x"]
 
 
 def test_a_transaction_reaches_subscribers_when_it_is_stored_and_not_otherwise() -> None:

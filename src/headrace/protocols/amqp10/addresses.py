@@ -61,7 +61,13 @@ def parse_node(address: str | None, capabilities: list[str]) -> Node:
         return Node(QUEUE if scheme == "queue" else TOPIC, name)
     if "queue" in capabilities:
         return Node(QUEUE, address)
-    if "topic" in capabilities or "/" in address or "+" in address or "#" in address:
+    if (
+        "topic" in capabilities
+        or "temporary-topic" in capabilities
+        or "/" in address
+        or "+" in address
+        or "#" in address
+    ):
         return Node(TOPIC, address)
     return Node(QUEUE, address)
 

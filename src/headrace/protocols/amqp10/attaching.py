@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.protocols.amqp10.addresses import MANAGEMENT, PATHS, QUEUE, Node, parse_node, queue_path
+from headrace.protocols.amqp10.addresses import MANAGEMENT, PATHS, QUEUE, TOPIC, Node, parse_node, queue_path
 from headrace.protocols.amqp10.conditions import ends_link_only, error_for
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
 from headrace.protocols.amqp10.frames import (
@@ -17,10 +17,11 @@ from headrace.protocols.amqp10.incoming import IncomingLink, Sink
 from headrace.protocols.amqp10.link import Link
 from headrace.protocols.amqp10.management import ManagementSink
 from headrace.protocols.amqp10.outgoing import OutgoingLink
+from headrace.protocols.amqp10.own_queues import kept_subscription, own_queue, own_topic
 from headrace.protocols.amqp10.performatives import Attach, Detach
 from headrace.protocols.amqp10.publishing import Publisher, check_target
 from headrace.protocols.amqp10.states import RELEASED, State
-from headrace.protocols.amqp10.subscribing import kept_subscription, origin_of, own_queue, take_over
+from headrace.protocols.amqp10.subscribing import origin_of, take_over
 from headrace.protocols.amqp10.termini import Coordinator, Target
 from headrace.protocols.amqp10.types import Map
 
@@ -88,10 +89,13 @@ def _attach_incoming(session: "Session", attach: Attach) -> Link:
 
 def _sink(session: "Session", target: Target) -> Sink:
     peer = session.peer
+    if target.dynamic and "temporary-topic" in target.capabilities:
+        target.address = own_topic()
+        return Publisher(peer, Node(TOPIC, target.address))
     if target.dynamic:
         queue = own_queue(peer)
         target.address = queue_path(queue.name)
-        return Publisher(peer, Node(QUEUE, queue.name))
+        return Publisher(peer, Node(QUEUE, queue.name), owns_queue=True)
     node = parse_node(target.address, target.capabilities)
     if node.kind in (MANAGEMENT, PATHS):
         return ManagementSink(session, node.kind == PATHS)
@@ -125,7 +129,7 @@ def _attach_outgoing(session: "Session", attach: Attach) -> Link:
 
 
 def _attach_kept(session: "Session", attach: Attach) -> Link:
-    origin, source = kept_subscription(session.peer, attach)
+    origin, source = kept_subscription(session.peer, attach.name)
     answer = _answer(attach)
     answer.source = source
     link = OutgoingLink(session, attach, origin)

@@ -16,6 +16,7 @@ from headrace.errors import (
 )
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.states import Error
+from headrace.protocols.amqp10.types import Map, Symbol
 
 _MAX_CHARACTERS: Final = 400
 
@@ -42,7 +43,10 @@ _NAMES: Final = {
     frames.RESOURCE_DELETED: "amqp:resource-deleted",
     frames.UNAUTHORIZED: "amqp:unauthorized-access",
     frames.NOT_FOUND: "amqp:not-found",
+    frames.CONTAINER_IN_USE: "amqp:invalid-field",
 }
+# Which field is meant, where a client acts on it.
+_INVALID_FIELDS: Final = {frames.CONTAINER_IN_USE: "container-id"}
 
 # The first kind that fits counts.
 _OF_KINDS: Final[tuple[tuple[type[HeadraceError], str], ...]] = (
@@ -76,7 +80,9 @@ def error_for(error: HeadraceError) -> Error:
     """The error as the peer is told of it: short enough for the smallest frame."""
     text = str(error)[:_MAX_CHARACTERS]
     if isinstance(error, ProtocolError):
-        return Error(_NAMES.get(error.code, "amqp:internal-error"), text)
+        field = _INVALID_FIELDS.get(error.code)
+        info = None if field is None else Map([(Symbol("invalid-field"), Symbol(field))])
+        return Error(_NAMES.get(error.code, "amqp:internal-error"), text, info)
     for kind, condition in _OF_KINDS:
         if isinstance(error, kind):
             return Error(condition, text)

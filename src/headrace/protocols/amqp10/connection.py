@@ -53,8 +53,12 @@ _GOODBYE_SECONDS: Final = 2.0
 _LEAST_IDLE_MS: Final = 200
 CONTAINER_ID: Final = "headrace"
 
-# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: it is spoken to as one here.
-_COMPATIBLE_WITH: Final = {"product": "RabbitMQ", "version": "4.0.0"}
+SOLE_CONNECTION: Final = "sole-connection-for-container"
+_OFFERED: Final = ["ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE_CONNECTION]
+
+# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: to them it does.
+_COMPATIBLE_WITH: Final = "RabbitMQ"
+_COMPATIBLE_VERSION: Final = "4.0.0"
 
 
 @final
@@ -74,6 +78,8 @@ class Connection(Handler):
         self._peer: Peer | None = None
         self._transactions: Transactions | None = None
         self._sessions: dict[int, Session] = {}
+        self._opening: Open | None = None
+        """What the client said of itself."""
         self._is_opened = False
         """Whether our open was sent."""
         self._is_closing = False
@@ -147,6 +153,7 @@ class Connection(Handler):
             peer.account.on_removed.remove(self._on_removed)
             peer.account.disconnect()
             peer.host.suspended.connection_closed(self)
+            peer.host.containers.leave(peer.container_id)
             peer.broker.release_owner(self)
 
     # -- what comes in -----------------------------------------------------------------------------------------------
@@ -266,13 +273,30 @@ class Connection(Handler):
         answer.max_frame_size = MAX_FRAME_SIZE
         answer.channel_max = CHANNEL_MAX
         answer.idle_timeout = IDLE_TIMEOUT_MS // 2
-        answer.properties = Map.of({**_COMPATIBLE_WITH, "platform": f"Headrace {self._server.version}"})
+        answer.offered = _OFFERED
+        answer.properties = Map.of(self._introduction())
         self._send_raw(encode_frame(0, answer.encode()))
 
+    def _introduction(self) -> dict[str, object]:
+        """Who we are: RabbitMQ 4 to its own clients, and to those that do not say whose they are, as some of them."""
+        version = self._server.version
+        said = None if self._opening is None else self._opening.properties.get("product")
+        is_foreign = isinstance(said, str) and _COMPATIBLE_WITH.lower() not in said.lower()
+        properties: dict[str, object] = {"product": "Headrace", "version": version}
+        if not is_foreign:
+            properties = {
+                "product": _COMPATIBLE_WITH,
+                "version": _COMPATIBLE_VERSION,
+                "platform": f"Headrace {version}",
+            }
+        if self._peer is None:
+            properties["amqp:connection-establishment-failed"] = True
+        return properties
+
     def _open(self, opening: Open) -> None:
-        if self._peer is not None or self._wire is None:
+        if self._opening is not None or self._wire is None:
             raise ProtocolError(ILLEGAL_STATE, "open on an open connection")
-        self._send_open()
+        self._opening = opening
         account = self._account
         if account is None:
             raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
@@ -280,8 +304,8 @@ class Connection(Handler):
             raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
         if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
             raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
-        peer = self._peer = self._enter(account, opening.hostname or "")
-        peer.container_id = opening.container_id
+        peer = self._peer = self._enter(account, opening)
+        self._send_open()
         peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
         peer.now_us = self._clock.now_us()
         self._transactions = Transactions(peer)
@@ -291,9 +315,10 @@ class Connection(Handler):
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
-    def _enter(self, account: Account, hostname: str) -> Peer:
+    def _enter(self, account: Account, opening: Open) -> Peer:
         """The virtual host that a client wants, if it may. Raises ProtocolError."""
         assert self._wire is not None
+        hostname = opening.hostname or ""
         name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
         host = self._server.find_host(name)
         if host is None:
@@ -304,7 +329,12 @@ class Connection(Handler):
         if not account.connect():
             limit = account.user.limits.max_connections
             raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
-        return Peer(self._wire, self, host, account, rights)
+        try:
+            host.containers.enter(opening.container_id, SOLE_CONNECTION in opening.desired)
+        except ProtocolError:
+            account.disconnect()
+            raise
+        return Peer(self._wire, self, host, account, rights, opening.container_id)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -370,7 +400,7 @@ class Connection(Handler):
             return
         self._is_closing = True
         self._close_sessions()
-        if self._account is None and not self._is_opened:
+        if self._account is None and self._opening is None:
             self._wire.close()
             return
         self._send_open()

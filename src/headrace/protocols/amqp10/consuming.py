@@ -13,7 +13,6 @@ from headrace.protocols.amqp10.frames import RESOURCE_DELETED
 from headrace.protocols.amqp10.head import TO, Head, annotated, decode_head, with_changes
 from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
 from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink
-from headrace.protocols.amqp10.peer import Peer
 from headrace.protocols.amqp10.properties import translated
 from headrace.protocols.amqp10.sections import joined, parts, stored
 from headrace.protocols.amqp10.states import Accepted, Modified, Outcome, Rejected
@@ -27,9 +26,10 @@ _MAX_ROUTED: Final = 256
 class Subscription(Origin):
     """A consumer of one queue, for one link."""
 
-    def __init__(self, peer: Peer, queue: str) -> None:
-        self.peer = peer
+    def __init__(self, broker: Broker, queue: str, owner: object = None) -> None:
+        self.broker = broker
         self.queue = queue
+        self._owner = owner
         self.link: OutgoingLink | None = None
         self.consumer: Consumer | None = None
         self.is_stream = False
@@ -37,6 +37,8 @@ class Subscription(Origin):
         """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
         self.tells_route = False
         """Whether deliveries have annotations with where they were published to, as RabbitMQ's clients expect."""
+        self.not_from = ""
+        """The container whose own messages are not for this link; "" for none."""
         self._routed: dict[tuple[Source, bytes], bytes] = {}
         self.forgets_group = False
         """Whether the group was made for this link alone and goes with it."""
@@ -54,6 +56,8 @@ class Subscription(Origin):
         link = self.link
         if link is None or link.is_over:
             return
+        if self.not_from:
+            deliveries = self._from_others(link, deliveries)
         is_plain = not (self.is_stream or self.is_addressed)
         messages: list[bytes] = []
         for delivery in deliveries:
@@ -67,13 +71,23 @@ class Subscription(Origin):
                 messages.append(joined(message.properties, message.payload))
         link.send(messages, deliveries)
 
+    def _from_others(self, link: OutgoingLink, deliveries: list[Delivery]) -> list[Delivery]:
+        """Those that another container published; the others are done with, and their credit is there again."""
+        wanted = [delivery for delivery in deliveries if delivery.message.source.client_id != self.not_from]
+        for delivery in deliveries:
+            if delivery not in wanted and not delivery.consumer.auto_ack:
+                self.broker.settle(delivery, ACK)
+        if len(wanted) < len(deliveries):
+            self.broker.after_delivery(self.queue, link.refresh)
+        return wanted
+
     def _with_route(self, message: Message) -> bytes:
         """The properties with their route, looked up where the same ones went out before."""
         key = (message.source, message.properties)
         found = self._routed.get(key)
         if found is None:
             head, footer = parts(message.properties)
-            found = stored(message.properties[0], with_changes(head, None, _route(message)), footer)
+            found = stored(message.properties[0], with_changes(head, None, route_of(message)), footer)
             if len(self._routed) >= _MAX_ROUTED:
                 self._routed.clear()
             self._routed[key] = found
@@ -81,12 +95,12 @@ class Subscription(Origin):
 
     def rendered(self, delivery: Delivery) -> bytes:
         """The whole message, with what this delivery adds to it."""
-        properties, payload = own_message(self.peer.broker, delivery.message)
+        properties, payload = own_message(self.broker, delivery.message)
         head, footer = parts(properties)
         count = delivery.attempts - 1
         annotations: dict[str, object] = {STREAM_OFFSET: delivery.offset} if self.is_stream else {}
         if self.tells_route:
-            annotations.update(_route(delivery.message))
+            annotations.update(route_of(delivery.message))
         annotations.update(delivery.notes or {})
         if count or annotations:
             head = with_changes(head, count or None, annotations)
@@ -128,24 +142,24 @@ class Subscription(Origin):
 
     def allow(self, count: int) -> None:
         if self.consumer is not None:
-            self.peer.broker.allow(self.consumer, count)
+            self.broker.allow(self.consumer, count)
 
     def settled(self, delivery: Delivery, outcome: Outcome) -> None:
-        settlement = settlement_of(self.peer.broker, delivery, outcome)
+        settlement = settlement_of(self.broker, delivery, outcome)
         try:
-            self.peer.broker.settle(delivery, settlement)
+            self.broker.settle(delivery, settlement)
         except Refused:
             return  # its time ran out and another has it, or its consumer left: nothing is left to settle
 
     def leave(self) -> None:
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
-            self.peer.broker.cancel(consumer, keep=True)
+            self.broker.cancel(consumer, keep=True)
             self.former.append(consumer)
 
     def end(self, is_closed: bool) -> None:
         self.leave()
-        broker = self.peer.broker
+        broker = self.broker
         for consumer in self.former:
             group = consumer.group
             broker.cancel(consumer)
@@ -154,7 +168,7 @@ class Subscription(Origin):
         self.former.clear()
         if self.deletes_queue and (is_closed or not self.stays):
             try:
-                broker.delete(self.queue, owner=self.peer.owner)
+                broker.delete(self.queue, owner=self._owner)
             except (NotFound, Refused):
                 return  # gone already, with its connection or by another's hand
 
@@ -165,7 +179,8 @@ class Subscription(Origin):
             link.detach(ProtocolError(RESOURCE_DELETED, f"the queue '{self.queue}' was deleted"))
 
 
-def _route(message: Message) -> dict[str, object]:
+def route_of(message: Message) -> dict[str, object]:
+    """Where a message was published to, as RabbitMQ's clients are told."""
     return {"x-exchange": message.source.exchange, "x-routing-key": message.source.topic}
 
 

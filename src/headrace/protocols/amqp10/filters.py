@@ -15,13 +15,14 @@ from headrace.selector import Selector, parse
 # Filters are known by their descriptors; the key under which one stands is the receiver's own affair.
 _SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
+_NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 
 @final
 class Wanted:
     """What a receiver asks for besides an address."""
 
-    __slots__ = ("applied", "auto_commit", "group", "position", "priority", "selector")
+    __slots__ = ("applied", "auto_commit", "group", "no_local", "position", "priority", "selector")
 
     def __init__(self) -> None:
         self.group = ""
@@ -29,6 +30,8 @@ class Wanted:
         self.auto_commit = True
         self.priority = 0
         self.selector: Selector | None = None
+        self.no_local = False
+        """Whether what its own container publishes is not for it; on topics."""
         self.applied = Map()
         """The filters that are in force: what the answer says."""
 
@@ -59,6 +62,9 @@ def _apply(wanted: Wanted, key: object, value: object) -> bool:
         if not isinstance(content, str):
             raise ProtocolError(INVALID_FIELD, "a selector filter must be a string")
         wanted.selector = parse(content) if content.strip() else None
+        return True
+    if descriptor in _NO_LOCAL:
+        wanted.no_local = True
         return True
     if descriptor in _OFFSETS:
         wanted.position = _position("rabbitmq:stream-offset-spec", content)

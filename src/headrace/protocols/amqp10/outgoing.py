@@ -35,6 +35,8 @@ class Origin(ABC):
 
     consumer: Consumer | None = None
     """Whom core delivers to for it, if anybody."""
+    queue = ""
+    """The queue that it is, if it is one."""
 
     @abstractmethod
     def open(self, link: "OutgoingLink") -> None:
@@ -144,7 +146,7 @@ class OutgoingLink(Link):
     def _drain_soon(self) -> None:
         """Look again once what is ready was delivered."""
         self._has_sent = False
-        self.peer.broker.after_delivery(self._drain)
+        self.peer.broker.after_delivery(self.origin.queue, self._drain)
 
     def _drain(self) -> None:
         """Give back the credit that no message is there for."""

@@ -2,10 +2,17 @@
 
 PUT, GET, DELETE  /queues/<name>          DELETE  /queues/<name>/messages
 PUT, DELETE       /exchanges/<name>       POST, GET  /bindings       DELETE  /bindings/src=..;dstq=..;key=..;args=..
+
+`args` of a binding's path is empty for one without arguments, else a checksum of them. A client need not know how it
+is made: GET says the path of each binding as its `location`.
 """
 
-from urllib.parse import parse_qs, unquote
+import hashlib
+import json
+from base64 import urlsafe_b64encode
+from urllib.parse import parse_qs, quote, unquote
 
+from headrace.core.arguments import table_to_json
 from headrace.core.definition import declared
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
@@ -126,18 +133,34 @@ def _binding(body: dict[str, object]) -> Binding:
 
 
 def _unbind(request: Request, path: str) -> Reply:
-    """By the parts of the path; `args` is empty for a binding without arguments."""
+    """By the parts of the path; one that is not there is no error."""
     parts = dict(part.partition("=")[::2] for part in path.split(";"))
+    if not {"src", "key", "args"} <= parts.keys() or not {"dstq", "dste"} & parts.keys():
+        raise ProtocolError(BAD_REQUEST, f"the path of a binding is src=..;dstq=..;key=..;args=.., not {path[:128]!r}")
     plain = {name: unquote(value) for name, value in parts.items()}
-    if plain.get("args"):
-        raise ProtocolError(BAD_REQUEST, "a binding with arguments is not known by this path")
     to_exchange = "dste" in plain
-    destination = plain.get("dste", plain.get("dstq", ""))
+    destination = plain["dste"] if to_exchange else plain["dstq"]
     peer = request.peer
-    binding = Binding(plain.get("src", ""), destination, plain.get("key", ""), {}, to_exchange)
-    peer.rights.check_bind(binding)
-    peer.broker.unbind(binding, peer.owner)
+    peer.rights.check_bind(Binding(plain["src"], destination, plain["key"], {}, to_exchange))
+    for binding in peer.broker.topology.exchanges.bindings_to(destination, to_exchange):
+        if (binding.source, binding.key, _checksum(binding)) == (plain["src"], plain["key"], plain["args"]):
+            peer.broker.unbind(binding, peer.owner)
     return Reply(NO_CONTENT)
+
+
+def _location(binding: Binding) -> str:
+    """The path by which a binding is deleted."""
+    kind = "dste" if binding.to_exchange else "dstq"
+    source, destination, key = [quote(text, safe="") for text in (binding.source, binding.destination, binding.key)]
+    return f"/bindings/src={source};{kind}={destination};key={key};args={_checksum(binding)}"
+
+
+def _checksum(binding: Binding) -> str:
+    """What tells arguments from others; "" for none."""
+    if not binding.arguments:
+        return ""
+    text = json.dumps(table_to_json(binding.arguments), sort_keys=True)
+    return urlsafe_b64encode(hashlib.blake2b(text.encode(), digest_size=6).digest()).decode()
 
 
 def _described(host: str, binding: Binding) -> Map:
@@ -149,6 +172,7 @@ def _described(host: str, binding: Binding) -> Map:
             (destination, binding.destination),
             ("binding_key", binding.key),
             ("arguments", from_neutral(binding.arguments)),
+            ("location", _location(binding)),
         ]
     )
 

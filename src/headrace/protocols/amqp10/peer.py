@@ -9,6 +9,7 @@ from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.rights import Rights
 from headrace.protocols.amqp10.codec import encode_frame
+from headrace.protocols.amqp10.containers import Containers
 from headrace.protocols.amqp10.frames import MIN_FRAME_SIZE
 from headrace.protocols.amqp10.suspended import Suspended
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 @final
 class Host:
-    """A virtual host as this protocol sees it: its broker, and the links that may be resumed."""
+    """A virtual host as this protocol sees it: its broker, who is connected, and the links that may be resumed."""
 
-    __slots__ = ("broker", "name", "suspended")
+    __slots__ = ("broker", "containers", "name", "suspended")
 
     def __init__(self, name: str, broker: Broker, suspended: Suspended) -> None:
         self.name = name
         self.broker = broker
+        self.containers = Containers()
         self.suspended = suspended
 
 
@@ -75,13 +77,15 @@ class Peer:
         "wire",
     )
 
-    def __init__(self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights) -> None:
+    def __init__(
+        self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights, container_id: str
+    ) -> None:
         self.wire = wire
         self.owner = owner
         self.host = host
         self.account = account
         self.rights = rights
-        self.container_id = ""
+        self.container_id = container_id
         self.frame_max = MIN_FRAME_SIZE
         """The largest frame that the peer takes."""
         self.now_us = 0

@@ -15,7 +15,17 @@ from headrace.protocols.amqp10.writing import encode_described
 
 @final
 class Open:
-    __slots__ = ("channel", "channel_max", "container_id", "hostname", "idle_timeout", "max_frame_size", "properties")
+    __slots__ = (
+        "channel",
+        "channel_max",
+        "container_id",
+        "desired",
+        "hostname",
+        "idle_timeout",
+        "max_frame_size",
+        "offered",
+        "properties",
+    )
 
     def __init__(self, container_id: str, hostname: str | None = None) -> None:
         self.channel = 0
@@ -24,6 +34,8 @@ class Open:
         self.max_frame_size = MAX_UINT
         self.channel_max = 0xFFFF
         self.idle_timeout = 0
+        self.offered: list[str] = []
+        self.desired: list[str] = []
         self.properties = Map()
 
     def encode(self) -> bytes:
@@ -35,8 +47,8 @@ class Open:
             uint(self.idle_timeout or None),
             None,
             None,
-            symbols(["ANONYMOUS-RELAY"]),
-            None,
+            symbols(self.offered),
+            symbols(self.desired),
             self.properties if self.properties.pairs else None,
         ]
         return encode_described(frames.OPEN, fields)
@@ -337,6 +349,8 @@ def _open(values: list[object]) -> Open:
     found.max_frame_size = fields.number(2, "max-frame-size", MAX_UINT)
     found.channel_max = fields.number(3, "channel-max", 0xFFFF)
     found.idle_timeout = fields.number(4, "idle-time-out")
+    found.offered = fields.symbols(7, "offered-capabilities")
+    found.desired = fields.symbols(8, "desired-capabilities")
     found.properties = fields.table(9, "properties")
     return found
 

@@ -7,7 +7,7 @@ from headrace.core.address import is_address
 from headrace.core.definition import QueueDefinition
 from headrace.core.properties import Properties
 from headrace.core.transaction import Publish
-from headrace.errors import HeadraceError, NotFound, ProtocolError
+from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import ADDRESS, ANONYMOUS, EXCHANGE, QUEUE, TOPIC, Node, parse_node
 from headrace.protocols.amqp10.conditions import error_for
@@ -18,21 +18,31 @@ from headrace.protocols.amqp10.peer import Peer
 from headrace.protocols.amqp10.properties import expires_us, properties_of
 from headrace.protocols.amqp10.sections import parts, split
 from headrace.protocols.amqp10.states import ACCEPTED, RELEASED, Rejected, Transactional
+from headrace.protocols.amqp10.types import Map
 
 PROTOCOL: Final = "amqp10"
 DEFAULT_PRIORITY: Final = 4
+
+# Annotations that say when a message is to be delivered: a time or a delay, in milliseconds.
+_DELIVERY_TIME: Final = "x-opt-delivery-time"
+_DELIVERY_DELAY: Final = "x-opt-delivery-delay"
+
+# What a message's address is to JMS, by the annotation that says it: the capabilities of a link to there.
+_JMS_DESTINATION: Final = "x-opt-jms-dest"
+_JMS_CAPABILITIES: Final = {0: ["queue"], 1: ["topic"], 3: ["topic"]}
 
 # Publishers repeat themselves: what was read once is looked up, not read again. Per link, so small.
 _MAX_SAID: Final = 256
 _MAX_SAID_BYTES: Final = 256
 _MAX_WAYS: Final = 256
+_MAX_MILLISECONDS: Final = 1 << 50
 
 
 @final
 class Said:
     """What stands before a message's body, read."""
 
-    __slots__ = ("has_expiry", "head", "headers", "priority", "properties")
+    __slots__ = ("_delay_us", "_due_us", "has_expiry", "head", "headers", "is_for_later", "priority", "properties")
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -41,6 +51,13 @@ class Said:
         priority = head.priority
         self.priority = DEFAULT_PRIORITY if priority is None else priority
         self.has_expiry = expires_us(head, 1) != 0
+        self._due_us = _milliseconds(head, _DELIVERY_TIME) * 1000
+        self._delay_us = _milliseconds(head, _DELIVERY_DELAY) * 1000
+        self.is_for_later = self._due_us > 0 or self._delay_us > 0
+
+    def not_before_us(self, now_us: int) -> int:
+        """When the message may be delivered."""
+        return now_us + self._delay_us if self._delay_us else self._due_us
 
 
 @final
@@ -60,16 +77,18 @@ class Way:
 class Publisher(Sink):
     """Publishes what comes in on one link."""
 
-    def __init__(self, peer: Peer, node: Node) -> None:
+    def __init__(self, peer: Peer, node: Node, owns_queue: bool = False) -> None:
         self._peer = peer
         self._node = node
+        self._owns_queue = owns_queue
+        """Whether the queue was made for this link and goes with it."""
         self._said: dict[bytes, Said] = {}
         self._ways: dict[tuple[int, str, str], Way] = {}
         self._fixed: Way | None = None
         if node.kind in (QUEUE, TOPIC) or (node.kind == EXCHANGE and node.key is not None):
             self._fixed = self._way(node.kind, node.name, node.key or "")
         self._awaiting: deque[tuple[IncomingLink, int, bool]] = deque()
-        """What was published and is not safe yet, in order, and whether any queue is meant to get it."""
+        """What was published and is not safe yet, in order, and whether it goes anywhere: a topic need not be read."""
 
     def take(self, link: IncomingLink, delivery: Incoming) -> None:
         try:
@@ -88,7 +107,7 @@ class Publisher(Sink):
             link.done(delivery.number, Rejected(error_for(error)))
             return
         if confirm is not None:
-            self._awaiting.append((link, delivery.number, count > 0))
+            self._awaiting.append((link, delivery.number, count > 0 or is_topic))
 
     def _confirmed(self, error: HeadraceError | None) -> None:
         """One more is safe, or is not: core tells in the order of the publishes."""
@@ -99,7 +118,12 @@ class Publisher(Sink):
             link.done(number, ACCEPTED if is_routed else RELEASED)
 
     def end(self, is_closed: bool) -> None:
-        return  # what is on its way to the disk gets there
+        """What is on its way to the disk gets there."""
+        if self._owns_queue:
+            try:
+                self._peer.broker.delete(self._node.name, owner=self._peer.owner)
+            except (NotFound, Refused):
+                return  # gone already, with its connection or by another's hand
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -123,7 +147,8 @@ class Publisher(Sink):
         if way.source.exchange not in peer.rights.writable or peer.rights.topics or way.is_checked_always:
             self._check(way)
         expires = expires_us(said.head, peer.now_us) if said.has_expiry else 0
-        message = Message(way.source, payload, peer.now_us, properties, said.priority, expires)
+        due = said.not_before_us(peer.now_us) if said.is_for_later else 0
+        message = Message(way.source, payload, peer.now_us, properties, said.priority, expires, due)
         publish = Publish(message, said.headers if way.source.exchange else None)
         publish.is_topic = way.is_topic
         return publish, way.is_topic
@@ -156,9 +181,11 @@ class Publisher(Sink):
         if node.kind == ANONYMOUS:
             if not isinstance(to, str) or not to:
                 raise ProtocolError(INVALID_FIELD, "a message on a link without an address needs the property 'to'")
-            node = parse_node(to, [])
-            if node.kind == QUEUE and node.name not in self._peer.broker.topology.queues:
-                raise NotFound(f"no queue '{node.name}' in vhost '{self._peer.host.name}'")
+            kind = (head.annotations or Map()).get(_JMS_DESTINATION)
+            capabilities = _JMS_CAPABILITIES.get(int(kind), []) if isinstance(kind, int) else []
+            node = parse_node(to, capabilities)
+            if node.kind == QUEUE:
+                check_target(self._peer, node, capabilities)
         if node.kind == ADDRESS:
             address = to if isinstance(to, str) and is_address(to) else node.name
             at_root = address.count("/") == 1
@@ -178,6 +205,16 @@ class Publisher(Sink):
                 self._ways.clear()
             self._ways[kind, name, key] = way
         return way
+
+
+def _milliseconds(head: Head, name: str) -> int:
+    """An annotation that is a time or a span of it; 0 where there is none. Raises ProtocolError (invalid field)."""
+    value = (head.annotations or Map()).get(name)
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_MILLISECONDS:
+        raise ProtocolError(INVALID_FIELD, f"the annotation {name!r} must be milliseconds, not {value!r}")
+    return int(value)
 
 
 def check_target(peer: Peer, node: Node, capabilities: list[str]) -> None:

@@ -8,9 +8,8 @@ from headrace.core import rights
 from headrace.core.address import effective_group, group_of_client, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer
-from headrace.core.exchange import Binding
 from headrace.core.group import RELEASE
-from headrace.core.queue import DEFAULT_GROUP, Queue
+from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import READ
 from headrace.errors import ProtocolError, Refused
 from headrace.protocols.amqp10.addresses import (
@@ -19,28 +18,30 @@ from headrace.protocols.amqp10.addresses import (
     EXCHANGE,
     MANAGEMENT,
     PATHS,
+    QUEUE,
     TOPIC,
     Node,
     parse_node,
     queue_path,
 )
+from headrace.protocols.amqp10.browsing import Browsing
 from headrace.protocols.amqp10.consuming import Subscription
 from headrace.protocols.amqp10.filters import Wanted, wanted_of
-from headrace.protocols.amqp10.frames import INVALID_FIELD, NOT_IMPLEMENTED, SENDER_SETTLED
+from headrace.protocols.amqp10.frames import INVALID_FIELD, SENDER_SETTLED
 from headrace.protocols.amqp10.management import Replies
 from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink, Sent
+from headrace.protocols.amqp10.own_queues import bound_subscription, own_queue
 from headrace.protocols.amqp10.performatives import Attach
 from headrace.protocols.amqp10.states import outcome_in, state_of
 from headrace.protocols.amqp10.suspended import SuspendedLink
-from headrace.protocols.amqp10.termini import NEVER, UNSETTLED_STATE, Source
+from headrace.protocols.amqp10.termini import Source
 from headrace.protocols.amqp10.types import Described, Map
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.peer import Peer
     from headrace.protocols.amqp10.session import Session
 
-_TOPIC_EXCHANGE: Final = "amq.topic"
-_AS_KEY: Final = str.maketrans({"/": ".", ".": "/", "+": "*"})
+_COPY: Final = "copy"
 _GENERATED: Final = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 """A container id that nobody will have again."""
 
@@ -51,9 +52,9 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     if source.dynamic:
         queue = own_queue(peer)
         source.address = queue_path(queue.name)
-        subscription = Subscription(peer, queue.name)
+        subscription = Subscription(peer.broker, queue.name, peer.owner)
         subscription.deletes_queue = True
-        return _consume(subscription, attach, Wanted(), DEFAULT_GROUP, "")
+        return _consume(peer, subscription, attach, Wanted(), DEFAULT_GROUP, "")
     node = parse_node(source.address, source.capabilities)
     if node.kind in (MANAGEMENT, PATHS):
         return Replies(session, source.address or "")
@@ -61,21 +62,21 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
         raise ProtocolError(INVALID_FIELD, f"the source of the link {attach.name[:64]!r} has no address")
     wanted = wanted_of(attach, source)
     source.filter = wanted.applied
-    subscription, key_filter = _subscription(peer, attach, source, node)
+    subscription, key_filter = _subscription(peer, attach, source, node, wanted)
     subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
     subscription.tells_route = (source.address or "").startswith("/")
-    kind = peer.broker.queue(subscription.queue, peer.owner).definition
-    if source.distribution_mode == "copy" and not kind.is_stream:
-        raise ProtocolError(NOT_IMPLEMENTED, "the distribution mode 'copy' is for streams: queues are not browsed")
-    subscription.is_stream = kind.is_stream
+    subscription.is_stream = peer.broker.queue(subscription.queue, peer.owner).definition.is_stream
+    if source.distribution_mode == _COPY and node.kind == QUEUE and not subscription.is_stream:
+        return Browsing(peer.broker, subscription.queue, subscription.tells_route, wanted, peer.owner)
     group = wanted.group
     if not group:
-        group = _own_group(subscription, peer, wanted, key_filter) if kind.is_stream else DEFAULT_GROUP
-    return _consume(subscription, attach, wanted, group, key_filter)
+        group = _own_group(subscription, peer, wanted, key_filter) if subscription.is_stream else DEFAULT_GROUP
+    return _consume(peer, subscription, attach, wanted, group, key_filter)
 
 
-def _consume(subscription: Subscription, attach: Attach, wanted: Wanted, group: str, key_filter: str) -> Subscription:
-    peer = subscription.peer
+def _consume(
+    peer: "Peer", subscription: Subscription, attach: Attach, wanted: Wanted, group: str, key_filter: str
+) -> Subscription:
     is_settled = attach.sender_settles == SENDER_SETTLED
     name = f"{peer.container_id}/{attach.name}"[:255]
     consumer = Consumer(name, subscription.deliver, 0, is_settled, wanted.priority, owner=peer.owner)
@@ -90,7 +91,7 @@ def _consume(subscription: Subscription, attach: Attach, wanted: Wanted, group: 
     return subscription
 
 
-def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node) -> tuple[Subscription, str]:
+def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node, wanted: Wanted) -> tuple[Subscription, str]:
     """The queue that a source means, made if it is to be, and the filter of its keys."""
     broker = peer.broker
     if node.kind == ADDRESS:
@@ -98,68 +99,15 @@ def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node) -> t
         address = parse_address(node.name)
         if address.queue not in broker.topology.queues:
             broker.declare(QueueDefinition(address.queue, EPHEMERAL, durable=False))
-        return Subscription(peer, address.queue), address.key
+        return Subscription(broker, address.queue, peer.owner), address.key
     if node.kind in (TOPIC, EXCHANGE):
-        return _bound(peer, attach, source, node), ""
+        return bound_subscription(peer, attach.name, source, node, wanted), ""
     peer.rights.check(READ, rights.QUEUE, node.name)
     if node.name not in broker.topology.queues and "queue" in source.capabilities:
         definition = QueueDefinition(node.name)
         peer.rights.check_declare_queue(definition)
         broker.declare(definition, peer.owner)
-    return Subscription(peer, node.name), ""
-
-
-def _bound(peer: "Peer", attach: Attach, source: Source, node: Node) -> Subscription:
-    """A queue of the link's own that gets what is published to a topic or an exchange."""
-    if node.kind == TOPIC:
-        peer.rights.check_topic_subscribe(node.name, peer.container_id)
-    else:
-        peer.rights.check(READ, rights.EXCHANGE, node.name)
-        peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
-    stays = source.expiry_policy == NEVER or source.timeout > 0
-    if stays:
-        expires_ms = 0 if source.expiry_policy == NEVER else source.timeout * 1000
-        definition = QueueDefinition(_kept_name(peer, attach), durable=source.durable > 0, expires_ms=expires_ms)
-        peer.rights.check_declare_queue(definition)
-        peer.rights.check(READ, rights.QUEUE, definition.name)
-        queue = peer.broker.declare(definition)
-    else:
-        queue = own_queue(peer)
-    exchange, key = (node.name, node.key or "")
-    if node.kind == TOPIC:
-        exchange, key = _TOPIC_EXCHANGE, node.name.translate(_AS_KEY)
-    peer.broker.bind(Binding(exchange, queue.name, key), peer.owner)
-    subscription = Subscription(peer, queue.name)
-    subscription.deletes_queue = True
-    subscription.stays = stays
-    return subscription
-
-
-def kept_subscription(peer: "Peer", attach: Attach) -> tuple[Subscription, Source]:
-    """The durable subscription of this container and name, for a receiver that asks for it without a source.
-
-    That is how one is looked up to be ended: by closing the link. Raises NotFound, AccessRefused.
-    """
-    queue = peer.broker.queue(_kept_name(peer, attach), peer.owner)
-    peer.rights.check(rights.CONFIGURE, rights.QUEUE, queue.name)
-    subscription = Subscription(peer, queue.name)
-    subscription.deletes_queue = subscription.stays = True
-    source = Source(queue_path(queue.name))
-    source.durable = UNSETTLED_STATE
-    source.expiry_policy = NEVER
-    return subscription, source
-
-
-def _kept_name(peer: "Peer", attach: Attach) -> str:
-    """The queue of a subscription that stays: named by container and link, so that the next attach finds it again."""
-    return f"{peer.container_id}:{attach.name}"[:200]
-
-
-def own_queue(peer: "Peer") -> Queue:
-    """A queue for this connection alone, gone with it. Raises AccessRefused."""
-    definition = QueueDefinition("", durable=False, exclusive=True)
-    peer.rights.check_declare_queue(definition)
-    return peer.broker.declare(definition, peer.owner)
+    return Subscription(broker, node.name, peer.owner), ""
 
 
 def _own_group(subscription: Subscription, peer: "Peer", wanted: Wanted, key_filter: str) -> str:

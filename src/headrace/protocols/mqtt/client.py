@@ -17,6 +17,7 @@ from headrace.protocols.mqtt.outlet import Aliases, AliasOutlet, own_properties
 from headrace.protocols.mqtt.packets import V5, Connect
 from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
 from headrace.protocols.mqtt.queue_reader import QueueReader
+from headrace.protocols.mqtt.reasons import NOT_AUTHORIZED
 from headrace.protocols.mqtt.server import Host, Server
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Client(Subscriber):
         self.client_id = connect.client_id
         self.max_packet_bytes = connect.maximum_packet_bytes
         self.prefetch = min(connect.receive_maximum, limits.prefetch)
-        self.aliases = Aliases(min(connect.topic_alias_maximum, limits.topic_aliases))
+        self.aliases = Aliases(min(connect.topic_alias_maximum, limits.topic_alias_maximum))
         self.outbox = Outbox(self, connect.receive_maximum)
         self.is_held = False
         """Whether the client does not keep up with what it is sent."""
@@ -112,6 +113,9 @@ class Client(Subscriber):
 
     def replaced(self) -> None:
         self._connection.taken_over()
+
+    def restricted(self) -> None:
+        self._connection.expel(NOT_AUTHORIZED, "what it has subscribed to may not be read any more")
 
     def reasons(self, *texts: str) -> PropertyList | None:
         """A reason string of these, for a client that wants to be told and takes packets of that size."""

@@ -11,7 +11,7 @@ from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.protocols.mqtt.client import Client
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect
-from headrace.protocols.mqtt.handshake import PROTOCOL, Handshake
+from headrace.protocols.mqtt.handshake import PROTOCOL, Handshake, kept_seconds
 from headrace.protocols.mqtt.packets import (
     PUBACK,
     PUBCOMP,
@@ -32,7 +32,6 @@ from headrace.protocols.mqtt.packets import (
 from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
 from headrace.protocols.mqtt.publishing import Inbox
 from headrace.protocols.mqtt.reasons import (
-    ADMINISTRATIVE_ACTION,
     KEEP_ALIVE_TIMEOUT,
     NORMAL_DISCONNECTION,
     PROTOCOL_ERROR,
@@ -42,7 +41,8 @@ from headrace.protocols.mqtt.reasons import (
 from headrace.protocols.mqtt.server import Server
 from headrace.protocols.mqtt.subscribing import resume, subscribe, unsubscribe
 
-_FOREVER: Final = 0xFFFF_FFFF
+_MAX_CONNECT_BYTES: Final = 512 << 10
+"""How long a CONNECT may be: nobody has logged in yet."""
 
 
 @final
@@ -64,7 +64,7 @@ class Connection(Handler):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._decoder = Decoder(server.limits.max_connect_bytes, server.limits.topic_aliases)
+        self._decoder = Decoder(_MAX_CONNECT_BYTES, server.limits.topic_alias_maximum)
         self._wire: Wire | None = None
         self._handshake: Handshake | None = None
         self._client: Client | None = None
@@ -125,9 +125,9 @@ class Connection(Handler):
         """Another connection has the session now."""
         self.end(ProtocolError(SESSION_TAKEN_OVER, "another connection has this client identifier now"))
 
-    def expel(self, why: str) -> None:
-        """The user or the virtual host is gone."""
-        self.end(ProtocolError(ADMINISTRATIVE_ACTION, why))
+    def expel(self, reason: int, why: str) -> None:
+        """The user or the virtual host is gone, or the user may not do any more what it does."""
+        self.end(ProtocolError(reason, why))
 
     def on_flow(self, is_blocked: bool) -> None:
         """Publishers wait while the broker has more in hand than it can write."""
@@ -241,8 +241,7 @@ class Connection(Handler):
         if lifetime_s is not None:
             if lifetime_s and not client.session.lifetime_s:  # MQTT 5 [3.14.2.2.2]
                 raise ProtocolError(PROTOCOL_ERROR, "DISCONNECT: a session without expiry cannot be given one now")
-            kept_s = -1 if lifetime_s == _FOREVER else lifetime_s
-            client.host.broker.sessions.set_lifetime(client.session, kept_s)
+            client.host.broker.sessions.set_lifetime(client.session, kept_seconds(client.limits, lifetime_s))
         self._leave(with_will=packet.reason != NORMAL_DISCONNECTION)
         self._is_ending = True
         client.wire.close()

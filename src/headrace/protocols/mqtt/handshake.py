@@ -3,6 +3,7 @@
 import secrets
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.config.settings import MqttSettings
 from headrace.core.account import Account
 from headrace.core.envelope import Envelope
 from headrace.core.logins import Admit, Login
@@ -21,6 +22,7 @@ from headrace.protocols.mqtt.property_list import (
     RECEIVE_MAXIMUM,
     RESPONSE_INFORMATION,
     SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY,
     TOPIC_ALIAS_MAXIMUM,
     PropertyList,
 )
@@ -66,14 +68,15 @@ class Handshake:
     @property
     def lifetime_s(self) -> int:
         """How long the session outlives the connection."""
-        seconds = self.connect.session_expiry_seconds
-        return FOREVER if seconds == _FOREVER else seconds
+        return kept_seconds(self._server.limits, self.connect.session_expiry_seconds)
 
     @property
     def keep_alive_s(self) -> int:
-        """How often the client must be heard of; 0 for never."""
-        most, asked = self._server.limits.max_keep_alive_s, self.connect.keep_alive_seconds
-        return most if most and (not asked or asked > most) else asked
+        """How often the client must be heard of; 0 for never. One that cannot be told another is taken at its word."""
+        asked = self.connect.keep_alive_seconds
+        most = min(_seconds(self._server.limits.max_keep_alive), _MOST)
+        is_too_long = most and (not asked or asked > most)
+        return most if is_too_long and self.connect.version == V5 else asked
 
     # -- coming in ---------------------------------------------------------------------------------------------------
 
@@ -149,7 +152,9 @@ class Handshake:
         if limits.receive_maximum < _MOST:
             said.numbers[RECEIVE_MAXIMUM] = limits.receive_maximum
         said.numbers[MAXIMUM_PACKET_SIZE] = limits.max_packet_bytes
-        said.numbers[TOPIC_ALIAS_MAXIMUM] = limits.topic_aliases
+        said.numbers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+        if self.lifetime_s != kept_seconds(None, connect.session_expiry_seconds):
+            said.numbers[SESSION_EXPIRY] = self.lifetime_s
         if self._is_assigned:
             said.texts[ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
         if self.keep_alive_s != connect.keep_alive_seconds:
@@ -157,6 +162,19 @@ class Handshake:
         if connect.wants_response_information:
             said.texts[RESPONSE_INFORMATION] = f"responses/{connect.client_id}"
         return said
+
+
+def kept_seconds(limits: MqttSettings | None, asked_seconds: int) -> int:
+    """How long a session is kept, as core says it: as long as was asked for, up to the limit."""
+    most = 0 if limits is None else _seconds(limits.max_session_expiry)
+    if asked_seconds == _FOREVER:
+        return most or FOREVER
+    return min(asked_seconds, most) if most else asked_seconds
+
+
+def _seconds(milliseconds: int) -> int:
+    """Whole seconds: the protocol has no others."""
+    return -(-milliseconds // 1000)
 
 
 def _split(user_name: str | None) -> tuple[str, str]:

@@ -114,7 +114,7 @@ class Outbox:
         if self._memory is _NOTHING_EITHER:
             self._memory = deque()
         memory, size = self._memory, item[3]
-        while memory and (len(memory) >= limits.max_waiting or self._memory_bytes + size > limits.max_waiting_bytes):
+        while memory and (len(memory) >= limits.waiting_messages or self._memory_bytes + size > limits.waiting_bytes):
             self._memory_bytes -= memory.popleft()[3]
             self._client.host.counters.dropped += 1
         memory.append(item)

@@ -1,45 +1,22 @@
 """What all MQTT connections share: limits, virtual hosts, who is connected to them. No packets."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
+from headrace.config.settings import MqttSettings
 from headrace.core.access import Access
 from headrace.core.account import Account
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.subscription import Grant
 from headrace.protocols.mqtt.outlet import Fan, SharedOutlet
+from headrace.protocols.mqtt.reasons import ADMINISTRATIVE_ACTION
 from headrace.protocols.mqtt.system_topics import Counters, SystemTopics
 
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.connection import Connection
 
 _MAX_OUTLETS: Final = 4096
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one client may ask for. 0 means that there is no such limit."""
-
-    max_packet_bytes: int = 64 << 20
-    max_connect_bytes: int = 512 << 10
-    """How long a CONNECT may be: nobody has logged in yet."""
-    receive_maximum: int = 65_535
-    """How many messages that must be acknowledged a client may have on the way to us."""
-    topic_aliases: int = 256
-    """How many aliases are kept for a client, in either direction."""
-    max_keep_alive_s: int = 0
-    """Clients that would be silent for longer are told this keep alive."""
-    max_waiting: int = 10_000
-    """How many messages wait in memory for a client that does not keep up; the oldest are dropped."""
-    max_waiting_bytes: int = 16 << 20
-    max_sessions: int = 250_000
-    """How many clients one virtual host knows, connected or not."""
-    max_subscriptions: int = 10_000
-    """How many topic filters one session may have."""
-    prefetch: int = 1000
-    """How many messages of a queue or of its own log a client may hold at once."""
 
 
 @final
@@ -96,12 +73,12 @@ class Host:
 
     def _on_removed(self, account: Account) -> None:
         for connection in list(self._by_account.get(account, ())):
-            connection.expel(f"user '{account.name}' is deleted")
+            connection.expel(ADMINISTRATIVE_ACTION, f"user '{account.name}' is deleted")
 
     def _on_dissolved(self) -> None:
         for connections in list(self._by_account.values()):
             for connection in list(connections):
-                connection.expel(f"virtual host '{self.name}' is deleted")
+                connection.expel(ADMINISTRATIVE_ACTION, f"virtual host '{self.name}' is deleted")
 
 
 @final
@@ -110,13 +87,15 @@ class Server:
 
     __slots__ = ("_hosts", "_met", "_version", "access", "clock", "limits")
 
-    def __init__(self, hosts: Hosts, access: Access, clock: Clock, version: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self, hosts: Hosts, access: Access, clock: Clock, version: str, limits: MqttSettings | None = None
+    ) -> None:
         self._hosts = hosts
         self._met: dict[str, Host] = {}
         self._version = version
         self.access = access
         self.clock = clock
-        self.limits = limits or Limits()
+        self.limits = limits or MqttSettings()
 
     def find_host(self, name: str) -> Host | None:
         """The virtual host of that name, None when there is none."""

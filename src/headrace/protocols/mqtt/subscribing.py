@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core.address import group_of_client, is_address, parse_address
 from headrace.core.rights import Rights
-from headrace.core.subscription import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, parse_share
+from headrace.core.subscription import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, topics_read
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused, TooLarge
 from headrace.protocols.mqtt.encoding import encode_suback, encode_unsuback
 from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
@@ -36,7 +36,7 @@ def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
     user = dict(packet.user)
     for asked in packet.subscriptions:
         try:
-            rights.check_topic_subscribe(_read(asked.pattern), client.client_id)
+            rights.check_topic_subscribe(topics_read(asked.pattern), client.client_id)
             _check_room(client, asked.pattern)
             subscription = _subscription(client, asked, packet.identifier, user)
             if subscription.is_queue:
@@ -75,7 +75,7 @@ def resume(client: "Client", rights: Rights) -> None:
     assert session is not None
     for subscription in list(session.subscriptions.values()):
         try:
-            rights.check_topic_subscribe(_read(subscription.pattern), client.client_id)
+            rights.check_topic_subscribe(topics_read(subscription.pattern), client.client_id)
             if subscription.is_queue:
                 _join(client, subscription, {})
         except HeadraceError:
@@ -126,11 +126,6 @@ def _join(client: "Client", subscription: Subscription, user: dict[str, str]) ->
     reader = QueueReader(client, address.queue, subscription.assurance)
     reader.open(subscription.group, address.key, user.get(STREAM_OFFSET, ""), subscription.auto_commit)
     client.readers[subscription.pattern] = reader
-
-
-def _read(pattern: str) -> str:
-    """The topics that a pattern reads."""
-    return parse_share(pattern)[1] if pattern.startswith(SHARE_PREFIX) else pattern
 
 
 def _code_of(error: HeadraceError) -> int:

@@ -6,11 +6,12 @@ staged under the pipeline's id and the number of the batch.
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -21,6 +22,7 @@ from headrace.errors import BadExpression, Refused
 from headrace.selector import parse
 from headrace.spark.client import Client
 from headrace.spark.options import Server, write_options
+from headrace.spark.pipelines.assign_batch import Batches, Part
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet, check_columns
 from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
@@ -28,7 +30,7 @@ from headrace.spark.pipelines.sql import trigger
 from headrace.spark.pipelines.state import open_state
 
 MAX_BYTES: Final = "64m"
-"""The most that is assigned in one batch: all of it, as often as it matches, is one commit of the broker."""
+"""The most that is read for one batch: all of it, as often as it matches, is one commit of the broker if it can be."""
 PART_BYTES: Final = 20 << 20
 COLUMNS: Final = ("queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority",
                   "content_type", "headers")  # fmt: skip
@@ -81,17 +83,13 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         "includeHeaders": "true", "startingOffsets": settings.starting, "maxBytesPerTrigger": settings.max_bytes,
     }  # fmt: skip
     transaction = f"assign-{state.id}"
-    stage = Stage(server, transaction, settings.filters)
 
-    def assign(frame: DataFrame, batch: int) -> None:
-        staged = frame.select(*COLUMNS).mapInArrow(stage, "part STRING, rows BIGINT").collect()
-        client = Client(server)
-        try:
-            body = {"parts": [row.part for row in staged], "sequence": batch}
-            client.json("POST", f"/bulk/transactions/{transaction}/commit", {}, body)
-        finally:
-            client.close()
+    def stage(frame: DataFrame, attempt: str) -> list[Part]:
+        task = Stage(server, transaction, settings.filters, attempt)
+        staged = frame.select(*COLUMNS).mapInArrow(task, "name STRING, size BIGINT, queue STRING, first BIGINT")
+        return [Part(row.name, row.size, row.queue, row.first) for row in staged.collect()]
 
+    assign = Batches(server, transaction, state, settings.filters, stage)
     try:
         frame = settings.endpoint.stream(spark, settings.queues, **options)
         writer = frame.writeStream.queryName(settings.name).option("checkpointLocation", state.checkpoint)
@@ -105,10 +103,11 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
 class Stage:
     """What a task does: match its messages, stage a copy for every queue, and say which parts it wrote."""
 
-    def __init__(self, server: Server, transaction: str, filters: Filters) -> None:
+    def __init__(self, server: Server, transaction: str, filters: Filters, attempt: str) -> None:
         self._server = server
         self._transaction = transaction
         self._filters = filters
+        self._attempt = attempt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         predicates = PredicateSet([parse(text) for _, text in self._filters])
@@ -117,39 +116,92 @@ class Stage:
         context = TaskContext.get()
         # No other attempt ever writes under this name.
         name = f"p{context.partitionId() if context is not None else 0}-{uuid.uuid4().hex}"
-        waiting: list[pa.RecordBatch] = []
-        parts: list[tuple[str, int]] = []
+        parts: list[Part] = []
+        waiting = Waiting()
         try:
             for batch in batches:
-                for piece in _assigned(batch, predicates, queues):
-                    waiting.append(piece)
-                    if sum(each.nbytes for each in waiting) >= PART_BYTES:
+                for each in _of_one_queue(batch):
+                    queue = each.column("queue")[0].as_py()
+                    if waiting.batches and waiting.queue != queue:
                         parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
-                        waiting = []
-            if waiting:
+                    for first, copies in _assigned(each, predicates, queues):
+                        waiting.add(queue, first, copies)
+                        if waiting.size >= PART_BYTES:
+                            parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
+            if waiting.batches:
                 parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
         finally:
             client.close()
-        names, rows = [part for part, _ in parts], [count for _, count in parts]
-        yield pa.RecordBatch.from_arrays([pa.array(names, pa.string()), pa.array(rows, pa.int64())], ["part", "rows"])
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([part.name for part in parts], pa.string()),
+                pa.array([part.size for part in parts], pa.int64()),
+                pa.array([part.queue for part in parts], pa.string()),
+                pa.array([part.first for part in parts], pa.int64()),
+            ],
+            ["name", "size", "queue", "first"],
+        )
 
-    def _put(self, client: Client, part: str, batches: Sequence[pa.RecordBatch]) -> tuple[str, int]:
+    def _put(self, client: Client, part: str, waiting: "Waiting") -> Part:
+        """Stage what waits, and have nothing wait."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-            for batch in batches:
+        with pa.ipc.new_stream(sink, waiting.batches[0].schema) as writer:
+            for batch in waiting.batches:
                 writer.write_batch(batch)
         path = f"/bulk/transactions/{self._transaction}/parts/{part}"
-        client.send("PUT", path, {"queues": "queue"}, bytes(memoryview(sink.getvalue())))
-        return part, sum(batch.num_rows for batch in batches)
+        query = {"queues": "queue", "attempt": self._attempt}
+        client.send("PUT", path, query, bytes(memoryview(sink.getvalue())))
+        staged = Part(part, waiting.size, waiting.queue, waiting.first)
+        waiting.clear()
+        return staged
 
 
-def _assigned(batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array) -> Iterator[pa.RecordBatch]:
-    """The messages as often as they match, each with its queue, in pieces of moderate size."""
+@final
+class Waiting:
+    """Copies of messages of one queue that are not staged yet."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.size = 0
+        self.queue = ""
+        self.first = 0
+
+    def add(self, queue: str, first: int, copies: pa.RecordBatch) -> None:
+        """Have copies of messages wait, the first of which has this offset."""
+        if not self.batches:
+            self.queue = queue
+            self.first = first
+        self.batches.append(copies)
+        self.size += copies.nbytes
+
+    def clear(self) -> None:
+        self.batches = []
+        self.size = 0
+
+
+def _of_one_queue(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The messages queue by queue; nearly always all of them at once."""
+    names = pc.unique(batch.column("queue"))
+    if len(names) == 1:
+        yield batch
+        return
+    for name in names:
+        yield batch.filter(pc.equal(batch.column("queue"), name))
+
+
+def _assigned(
+    batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The messages as often as they match, each with its queue, in order; in pieces, with the offset of the first."""
     rows, numbers = predicates.matches(batch)
+    order = np.argsort(rows, kind="stable")
+    rows, numbers = rows[order], numbers[order]
     per_row = max(1, batch.nbytes // max(1, batch.num_rows))
     step = max(1, (PART_BYTES // 2) // per_row)
     for at in range(0, len(rows), step):
-        yield _copies(batch, pa.array(rows[at : at + step]), queues.take(pa.array(numbers[at : at + step])))
+        chosen = pa.array(rows[at : at + step])
+        first = batch.column("offset")[chosen[0].as_py()].as_py()
+        yield first, _copies(batch, chosen, queues.take(pa.array(numbers[at : at + step])))
 
 
 def _copies(batch: pa.RecordBatch, rows: pa.Array, queues: pa.Array) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 from headrace.errors import Refused
 
@@ -61,6 +61,16 @@ def open_state(directory: Path, name: str, identity: Mapping[str, object]) -> St
                 f"one, give this one a name of its own with --name, or remove the directory to start anew"
             )
     return State(directory, id_, kept)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """What `write_json` wrote there; nothing when there is no such file. Raises Refused when it cannot be read."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise Refused(f"{file} cannot be read ({error}); remove its directory to start anew") from error
 
 
 def write_json(file: Path, value: object) -> None:

@@ -1,13 +1,11 @@
 """Record batches to blocks, column by column: what is written in bulk. block_arrow.py goes the other way.
 
 Columns: `payload` (binary or text), and where they are there `topic` or `routing_key`, `headers` (map of texts),
-`content_type`, `priority`, `expires_in_ms`, `deliver_at`. Only headers are looked at row by row. Imports pyarrow.
+`content_type`, `priority`, `expires_in_ms`, `deliver_at`. Nothing is looked at row by row. Imports pyarrow.
 """
 
 import json
-from array import array
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import Final, final
 
 import pyarrow as pa
@@ -15,22 +13,20 @@ import pyarrow.compute as pc
 
 from headrace.errors import Refused
 from headrace.model import NATIVE, Source
+from headrace.storage.arrow import counting
 from headrace.storage.local.block import Columns, assemble_block
+from headrace.storage.local.column_bytes import bytes_of, var_length
 from headrace.storage.local.encoded import EncodedBlock
 
 BLOCK_ROWS: Final = 16_384
 BLOCK_BYTES: Final = 4 << 20
 MAX_TOPICS: Final = 65_536
-_MAX_MEMORY: Final = 10_000
 _MAX_TIME_US: Final = 1 << 62
 _MAX_TOPIC_CHARACTERS: Final = 16_383
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 _KNOWN: Final = (
     "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
 )  # fmt: skip
-
-Memory = dict[tuple[str | None, tuple[object, ...] | None], bytes]
-"""Encoded properties by content type and headers."""
 
 
 @final
@@ -48,12 +44,8 @@ class Origin:
         self.time_us = time_us
 
 
-def encode_table(table: pa.Table, origin: Origin, memory: Memory | None = None) -> Iterator[EncodedBlock]:
-    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages.
-
-    `memory` is for callers with several tables whose rows have headers in common.
-    """
-    memory = {} if memory is None else memory
+def encode_table(table: pa.Table, origin: Origin) -> Iterator[EncodedBlock]:
+    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
     _check_columns(table.schema)
     rows = table.num_rows
     at = 0
@@ -61,7 +53,7 @@ def encode_table(table: pa.Table, origin: Origin, memory: Memory | None = None) 
         per_row = max(1, table.nbytes // max(1, rows))
         count = max(1, min(BLOCK_ROWS, BLOCK_BYTES // per_row, rows - at))
         (batch,) = table.slice(at, count).combine_chunks().to_batches()
-        yield _encode_batch(batch, origin, at, memory)
+        yield _encode_batch(batch, origin, at)
         at += count
 
 
@@ -77,17 +69,17 @@ def _check_columns(schema: pa.Schema) -> None:
         raise Refused("give one of the columns topic and routing_key: they are the same")
 
 
-def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int, memory: Memory) -> EncodedBlock:
+def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> EncodedBlock:
     payloads = _binary(batch, "payload")
     if payloads.null_count:
         first = pc.index(payloads.is_null(), True).as_py()
         raise Refused(f"the payload of row {row + first} is null; a message has one, if only an empty one")
-    payload_at, data = _var_length(payloads)
+    payload_at, data = var_length(payloads)
     columns = Columns(payload_at, data)
     sources = _sources(batch, origin, columns)
     first_expiry_us = _add_times(batch, origin, columns)
     _add_priority(batch, columns)
-    _add_properties(batch, columns, memory)
+    _add_properties(batch, columns)
     block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
     return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
 
@@ -104,24 +96,6 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
         raise Refused(f"the column {name!r} cannot be stored: {error}") from error
 
 
-def _var_length(column: pa.Array) -> tuple[bytes, bytes]:
-    """Where each value starts, counted from the first, and all of them."""
-    _, bounds, data = column.buffers()
-    at = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, bounds], offset=column.offset)
-    first, last = at[0].as_py(), at[-1].as_py()
-    if first:
-        at = pc.subtract(at, pa.scalar(first, pa.int32()))
-    values = data.slice(first, last - first).to_pybytes() if data is not None and last > first else b""
-    return _bytes_of(at, 4), values
-
-
-def _bytes_of(column: pa.Array, width: int) -> bytes:
-    """The values of a column of numbers, as they stand in memory."""
-    data = column.buffers()[1]
-    raw: bytes = data.slice(column.offset * width, len(column) * width).to_pybytes()
-    return raw
-
-
 def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[Source]:
     name = next((name for name in ("topic", "routing_key") if name in batch.schema.names), "")
     if not name:
@@ -135,7 +109,7 @@ def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[So
     if len(topics) > MAX_TOPICS or any([len(topic) > _MAX_TOPIC_CHARACTERS for topic in topics]):
         raise Refused(f"a topic has more than {_MAX_TOPIC_CHARACTERS} characters")
     if len(topics) > 1:
-        columns.source_index = _bytes_of(coded.indices.cast(pa.int32()), 4)
+        columns.source_index = bytes_of(coded.indices.cast(pa.int32()))
     return [Source(topic, origin.exchange, origin.client_id, origin.protocol, NATIVE) for topic in topics]
 
 
@@ -143,7 +117,7 @@ def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
     """Expiry and delay; returns when the first message expires, 0 when none does."""
     due = _numbers(batch, "deliver_at", pa.timestamp("us", tz="UTC"))
     if due is not None:
-        columns.not_before = _bytes_of(due, 8)
+        columns.not_before = bytes_of(due)
     lives = _numbers(batch, "expires_in_ms", pa.int64())
     if lives is None:
         return 0
@@ -153,7 +127,7 @@ def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
     ends = pc.add(pc.multiply(lives, 1000), start)
     given = batch.column("expires_in_ms").is_valid()
     expires = pc.if_else(given, ends, pa.scalar(0, pa.int64()))
-    columns.expires = _bytes_of(expires, 8)
+    columns.expires = bytes_of(expires)
     first = pc.min(expires.filter(given)).as_py()
     return first or 0
 
@@ -179,38 +153,61 @@ def _add_priority(batch: pa.RecordBatch, columns: Columns) -> None:
         return
     if pc.min(priorities).as_py() < 0 or pc.max(priorities).as_py() > 255:
         raise Refused("a value of the column 'priority' is not from 0 to 255")
-    columns.priority = _bytes_of(priorities.cast(pa.uint8()), 1)
+    columns.priority = bytes_of(priorities.cast(pa.uint8()))
 
 
-def _add_properties(batch: pa.RecordBatch, columns: Columns, memory: Memory) -> None:
-    """Content type and headers, as the native encoding has them."""
-    types: list[str | None] = [None] * batch.num_rows
-    if "content_type" in batch.schema.names:
-        types = _binary(batch, "content_type").cast(pa.string()).to_pylist()
-    headers: list[object] = [None] * batch.num_rows
-    if "headers" in batch.schema.names:
-        if not pa.types.is_map(batch.column("headers").type) and not pa.types.is_null(batch.column("headers").type):
-            raise Refused(f"the column 'headers' is {batch.column('headers').type}; it must be a map of text to text")
-        headers = batch.column("headers").to_pylist()
-    if not any(types) and not any(headers):
+def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
+    """Content type and headers, as the native encoding has them: made once for all rows that have them in common."""
+    types = _binary(batch, "content_type").cast(pa.string()) if "content_type" in batch.schema.names else None
+    headers = _headers(batch)
+    keys = [_key_of_text(types)] if types is not None and types.null_count < len(types) else []
+    keys += [_key_of_headers(headers)] if headers is not None and headers.null_count < len(headers) else []
+    if not keys:
         return
-    encoded = [_remembered(kind, table, memory) for kind, table in zip(types, headers, strict=True)]
-    columns.properties_at = array("i", list(accumulate(map(len, encoded), initial=0))).tobytes()
-    columns.properties = b"".join(encoded)
+    coded = pc.binary_join_element_wise(*keys, pa.scalar("", pa.large_string())).dictionary_encode()
+    firsts = _first_rows(coded.indices)
+    said = types.take(firsts).to_pylist() if types is not None else [None] * len(firsts)
+    tables = headers.take(firsts).to_pylist() if headers is not None else [None] * len(firsts)
+    distinct = pa.array([_properties(kind, table) for kind, table in zip(said, tables, strict=True)], pa.binary())
+    columns.properties_at, columns.properties = var_length(distinct.take(coded.indices))
+    if not columns.properties:
+        columns.properties_at = b""
 
 
-def _remembered(content_type: str | None, headers: object, memory: Memory) -> bytes:
-    """As `_properties`, made once for rows that have them in common: 1 us against 8."""
-    key = (content_type, tuple(headers) if isinstance(headers, list) else None)
-    try:
-        found = memory.get(key)
-    except TypeError:  # nested values, which are refused
-        return _properties(content_type, headers)
-    if found is None:
-        if len(memory) >= _MAX_MEMORY:
-            memory.clear()
-        found = memory[key] = _properties(content_type, headers)
-    return found
+def _headers(batch: pa.RecordBatch) -> pa.MapArray | None:
+    """The column of headers; None when it is not there, or says nothing. Raises Refused when it is no map of texts."""
+    if "headers" not in batch.schema.names or pa.types.is_null(batch.column("headers").type):
+        return None
+    headers = batch.column("headers")
+    kind = headers.type
+    if not pa.types.is_map(kind) or not (_is_text(kind.key_type) and _is_text(kind.item_type)):
+        raise Refused(f"the column 'headers' is {kind}; it must be a map of text to text")
+    return headers
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _key_of_text(texts: pa.Array) -> pa.Array:
+    """What tells the texts apart, also when something is put behind it: their length and they themselves."""
+    known = texts.cast(pa.large_string())
+    length = pc.binary_length(known).cast(pa.large_string()).fill_null("-")
+    return pc.binary_join_element_wise(length, known.fill_null(""), pa.scalar(":", pa.large_string()))
+
+
+def _key_of_headers(headers: pa.MapArray) -> pa.Array:
+    """The same for maps."""
+    nothing = pa.scalar("", pa.large_string())
+    pairs = pc.binary_join_element_wise(_key_of_text(headers.keys), _key_of_text(headers.items), nothing)
+    lists = pa.LargeListArray.from_arrays(headers.offsets.cast(pa.int64()), pairs)
+    return pc.if_else(headers.is_null(), pa.scalar("-", pa.large_string()), pc.binary_join(lists, nothing))
+
+
+def _first_rows(indices: pa.Array) -> pa.Array:
+    """In which row each number comes first; numbers are given as they come."""
+    rows = pa.table({"number": indices, "row": counting(0, len(indices))})
+    return rows.group_by("number", use_threads=False).aggregate([("row", "min")]).column("row_min")
 
 
 def _properties(content_type: str | None, headers: object) -> bytes:
@@ -218,12 +215,5 @@ def _properties(content_type: str | None, headers: object) -> bytes:
     if content_type:
         values["content_type"] = content_type
     if isinstance(headers, list):
-        pairs = [(_text(name), _text(value)) for name, value in headers if value is not None]
-        values["headers"] = dict(pairs)
+        values["headers"] = {name: value for name, value in headers if value is not None}
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() if values else b""
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise Refused(f"a header is {value!r}; headers are a map of text to text")
-    return value

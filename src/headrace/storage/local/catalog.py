@@ -14,7 +14,7 @@ from headrace.storage.local.batch import STEP, Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
-from headrace.storage.local.encoded import EncodedBlock
+from headrace.storage.local.encoded import EncodedBlock, EncodedRows
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
@@ -116,14 +116,18 @@ class Catalog:
         return batch
 
     def _batch_encoded(self, staged: Staged) -> Batch:
-        """A batch of one commit, with a block for each of its appends. Raises Refused."""
+        """A batch of one commit, with a block for each of its appends unless they came in one. Raises Refused."""
         batch = Batch([staged])
         batch.changes += staged.changes
         batch.operations = b"".join(staged.operations)
+        shared = _shared_block(staged.commit.appends)
+        if shared is not None:
+            batch.blocks.append(shared)
         for log, append in zip(staged.logs, staged.commit.appends, strict=True):
             if append.count:
-                batch.blocks.append(_block_of(append))
                 batch.add(log, append.base, append.count)
+                if shared is None:
+                    batch.blocks.append(_block_of(append))
         return batch
 
     def replay(self, record: Record) -> Batch:
@@ -379,6 +383,20 @@ def _gather(batch: Batch, commits: list[Staged]) -> None:
             batch.add(log, found[0].base, len(messages) - start)
 
 
+def _shared_block(appends: list[Append]) -> Block | None:
+    """The block of which the appends are the rows, all of them and in turn."""
+    first = appends[0].encoded if appends else None
+    if not isinstance(first, EncodedRows):
+        return None
+    row = 0
+    for append in appends:
+        encoded = append.encoded
+        if not isinstance(encoded, EncodedRows) or encoded.block is not first.block or encoded.start != row:
+            return None
+        row += encoded.count
+    return first.block if row == first.block.count else None
+
+
 def _block_of(append: Append) -> Block:
     """The messages of an append as one block. Raises Refused."""
     encoded = append.encoded
@@ -386,4 +404,6 @@ def _block_of(append: Append) -> Block:
         return encode_block(append.base, append.messages)
     if isinstance(encoded, EncodedBlock):
         return encoded.block
+    if isinstance(encoded, EncodedRows):
+        return encoded.alone().block
     return encode_block(append.base, encoded.messages(0, encoded.count))

@@ -46,6 +46,41 @@ class EncodedBlock(Encoded):
         return EncodedBlock(block.with_expiry(limits), self.largest_bytes, min(limits))
 
 
+@final
+class EncodedRows(Encoded):
+    """Messages for one log among the rows of a block that has those of others too."""
+
+    def __init__(
+        self, block: Block, start: int, count: int, payload_bytes: int, largest_bytes: int, first_expiry_us: int
+    ) -> None:
+        self.block = block
+        self.start = start
+        self.count = count
+        self.payload_bytes = payload_bytes
+        self.largest_bytes = largest_bytes
+        self.first_expiry_us = first_expiry_us
+
+    def alone(self) -> EncodedBlock:
+        """The same in a block of their own."""
+        rows = self.block.rows(self.start, self.start + self.count, 0)
+        return EncodedBlock(rows, self.largest_bytes, self.first_expiry_us)
+
+    def sources(self) -> list[Source]:
+        return self.alone().sources()
+
+    def source_index(self) -> Sequence[int] | None:
+        return self.alone().source_index()
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        return self.block.messages(self.start + start, self.start + stop)
+
+    def take(self, rows: Sequence[int]) -> Encoded:
+        return self.alone().take(rows)
+
+    def expiring(self, ttl_us: int, now_us: int) -> Encoded:
+        return self.alone().expiring(ttl_us, now_us)
+
+
 def encoded(block: Block) -> EncodedBlock:
     """The messages of a block, with what has to be known of them."""
     bounds = block.payload_bounds()

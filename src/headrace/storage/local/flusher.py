@@ -305,11 +305,11 @@ def _blocks(pieces: list[Piece]) -> Iterator[Block]:
     size = 0
     for piece in pieces:
         block = piece.block
-        if block is not None and piece.start == 0 and piece.next - piece.base == block.count:
+        if block is not None:
             if rows:
                 yield encode_block(base, rows)
                 rows, size = [], 0
-            yield block if block.base == piece.base else block.rebased(piece.base)
+            yield block.rows(piece.start, piece.start + piece.next - piece.base, piece.base)
             continue
         if not rows:
             base = piece.base

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import Corrupt, HeadraceError, Refused
+from headrace.errors import Corrupt, HeadraceError, Truncated
 from headrace.model import Message
 from headrace.storage.api import Log
 from headrace.storage.group_state import GroupState
@@ -180,9 +180,9 @@ class LocalLog(Log):
         from headrace.storage.arrow import batch_of_messages
         from headrace.storage.local.block_arrow import batch_of_block
 
-        self._check(start)
         stop = min(stop, self.next_offset)
         while start < stop:
+            self._check(start)  # again for every batch: the log may be shortened between two of them
             if self.tail and start >= self.tail[0].base:
                 piece = self.tail[bisect_right(self.tail, start, key=_base_of) - 1]
                 end = min(stop, piece.next)
@@ -305,7 +305,7 @@ class LocalLog(Log):
         if self.damage is not None:
             raise self.damage
         if offset < self.first_offset:
-            raise Refused(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
+            raise Truncated(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""

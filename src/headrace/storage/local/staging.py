@@ -1,11 +1,14 @@
 """What is written in bulk and not committed yet: parts in files, by transaction, until they are taken or too old.
 
 Nothing here is promised: a commit carries the messages themselves, so parts that a power failure took are only
-missing, and whoever commits hears so. A part is a line of JSON and the blocks that it counts:
+missing, and whoever commits hears so. A part is a line of JSON, the blocks that it counts, and what is kept with them:
 
-    {"format": 1, "target": {...}, "blocks": [[length, largest payload, first expiry], ...]}
+    {"format": 2, "target": {...}, "blocks": [[length, largest payload, first expiry], ...], "beside": length}
+
+Writers that say which attempt at a job they belong to are refused once that attempt is over, however late they come.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,9 +20,10 @@ from headrace.storage.local.block import HEADER_BYTES, decode_block
 from headrace.storage.local.encoded import EncodedBlock
 from headrace.storage.local.names import encode_name
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SUFFIX: Final = ".part"
 _DRAFT: Final = ".draft"
+_ENDED: Final = ".ended"
 
 Target = Mapping[str, str]
 """Where the messages of a part go: one of queue, exchange and topic, and its name."""
@@ -33,8 +37,19 @@ class StagingArea:
         self._root = root
         self._max_bytes = max_bytes
 
-    def put(self, transaction: str, part: str, target: Target, blocks: Sequence[EncodedBlock]) -> int:
-        """Keep a part, instead of one of the same name; returns its size. Raises Unavailable when there is no room."""
+    def put(
+        self,
+        transaction: str,
+        part: str,
+        target: Target,
+        blocks: Sequence[EncodedBlock],
+        beside: bytes = b"",
+        attempt: str = "",
+    ) -> int:
+        """Keep a part, instead of one of the same name; returns its size. `beside` is what has to be known of its rows.
+
+        Raises Unavailable when there is no room, and PreconditionFailed when the attempt is over.
+        """
         size = sum(each.block.length for each in blocks)
         if self.used_bytes() + size > self._max_bytes:
             raise Unavailable(
@@ -43,7 +58,8 @@ class StagingArea:
         folder = self._folder(transaction)
         folder.mkdir(parents=True, exist_ok=True)
         known = [[each.block.length, each.largest_bytes, each.first_expiry_us] for each in blocks]
-        head = json.dumps({"format": FORMAT, "target": dict(target), "blocks": known}).encode() + b"\n"
+        said = {"format": FORMAT, "target": dict(target), "blocks": known, "beside": len(beside)}
+        head = json.dumps(said).encode() + b"\n"
         path = folder / (encode_name(part).replace("/", "+") + _SUFFIX)
         draft = path.with_suffix(_DRAFT)
         try:
@@ -52,6 +68,7 @@ class StagingArea:
                 for each in blocks:
                     file.write(each.block.header)
                     file.write(each.block.body)
+                file.write(beside)
             draft.replace(path)
         except FileNotFoundError as error:  # aborted meanwhile
             raise PreconditionFailed(
@@ -60,10 +77,15 @@ class StagingArea:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise Unavailable(f"a part cannot be kept: {error.strerror or error}") from error
+        if attempt and self._mark(transaction, attempt).exists():  # looked at last: whoever ends it removes after that
+            path.unlink(missing_ok=True)
+            raise PreconditionFailed(
+                f"transaction {transaction!r} was committed or aborted before this part of it was written"
+            )
         return size
 
-    def get(self, transaction: str, part: str) -> tuple[Target, list[EncodedBlock]]:
-        """A part. Raises NotFound when it is not there, or not whole."""
+    def get(self, transaction: str, part: str) -> tuple[Target, list[EncodedBlock], bytes]:
+        """A part, with what is kept beside it. Raises NotFound when it is not there, or not whole."""
         path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
         try:
             data = path.read_bytes()
@@ -74,8 +96,12 @@ class StagingArea:
                 f"because nothing was heard of the transaction for too long. Write it again"
             ) from error
 
-    def remove(self, transaction: str) -> None:
-        """Forget a transaction; one that is not there is fine."""
+    def remove(self, transaction: str, attempt: str = "") -> None:
+        """Forget a transaction, and take nothing of this attempt any more; one that is not there is fine."""
+        if attempt:
+            mark = self._mark(transaction, attempt)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.touch()
         shutil.rmtree(self._folder(transaction), ignore_errors=True)
 
     def sweep(self, before_s: float) -> int:
@@ -88,6 +114,9 @@ class StagingArea:
                     gone += 1
             except FileNotFoundError:
                 continue
+        for mark in (self._root / _ENDED).glob("*"):
+            if mark.stat().st_mtime < before_s:
+                mark.unlink(missing_ok=True)
         return gone
 
     def used_bytes(self) -> int:
@@ -102,13 +131,18 @@ class StagingArea:
         return total
 
     def _folders(self) -> list[Path]:
-        return list(self._root.iterdir()) if self._root.is_dir() else []
+        return [folder for folder in self._root.iterdir() if folder.name != _ENDED] if self._root.is_dir() else []
+
+    def _mark(self, transaction: str, attempt: str) -> Path:
+        """What is there once an attempt is over."""
+        name = hashlib.sha256(f"{transaction}\0{attempt}".encode()).hexdigest()
+        return self._root / _ENDED / name
 
     def _folder(self, transaction: str) -> Path:
         return self._root / encode_name(transaction).replace("/", "+")
 
 
-def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock]]:
+def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock], bytes]:
     end = data.index(b"\n")
     head = json.loads(data[:end])
     if head["format"] != FORMAT:
@@ -121,4 +155,6 @@ def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock]]:
         blocks.append(EncodedBlock(block, largest, expiry))
         at += length
     target: Target = {str(name): str(value) for name, value in head["target"].items()}
-    return target, blocks
+    if len(data) - at != head["beside"]:
+        raise ValueError("not whole")
+    return target, blocks, data[at:]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from headrace.config.settings import MqttSettings
 from headrace.core.rights import Permission, TopicPermission
 from headrace.core.users import Limits as UserLimits
-from headrace.protocols.mqtt.server import Limits
 from tests.devices import CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBLISH, Device, Field, packet, properties, text
 from tests.doors import must
 
@@ -21,7 +21,9 @@ def test_every_version_is_served(version: int) -> None:
 
 
 def test_a_client_of_version_5_is_told_what_holds_here() -> None:
-    field = Field(limits=Limits(max_packet_bytes=1000, topic_aliases=3, receive_maximum=7, max_keep_alive_s=60))
+    field = Field(
+        limits=MqttSettings(max_packet_bytes=1000, topic_alias_maximum=3, receive_maximum=7, max_keep_alive=60_000)
+    )
     device = field.device("", keep_alive=600, said={0x19: 1})
     assert device.connack is not None
     said = device.connack.said
@@ -40,6 +42,38 @@ def test_the_keep_alive_of_the_client_counts_one_and_a_half_times() -> None:
     device.connection.silent()
     assert device.take_one(DISCONNECT).reason == 0x8D
     assert device.line.is_closed
+
+
+def test_a_client_that_cannot_be_told_another_keep_alive_keeps_its_own() -> None:
+    field = Field(limits=MqttSettings(max_keep_alive=60_000))
+    assert field.device("1", version=4, keep_alive=600).line.watched == 900
+    assert field.device("2", version=5, keep_alive=0).line.watched == 90
+    assert field.device("3", version=5, keep_alive=20).line.watched == 30
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(0xFFFF_FFFF, 60), (3600, 60), (30, 30)])
+def test_a_session_is_kept_no_longer_than_it_may_be(asked: int, kept: int) -> None:
+    field = Field(limits=MqttSettings(max_session_expiry=60_000))
+    device = field.device("c", said={0x11: asked})
+    assert device.connack is not None
+    assert device.connack.said.get(0x11) == (60 if kept != asked else None)
+    device.lose()
+    field.advance(kept - 1)
+    assert field.broker.sessions.get("c") is not None
+    field.advance(2)
+    assert field.broker.sessions.get("c") is None
+
+
+def test_the_limit_of_a_session_counts_for_version_3_and_for_a_goodbye() -> None:
+    field = Field(limits=MqttSettings(max_session_expiry=60_000))
+    old = field.device("old", version=4, clean=False)
+    new = field.device("new", said={0x11: 30})
+    old.lose()
+    new.send(packet(0xE0, b"\x00", properties({0x11: 3600})))
+    field.advance(50)
+    assert len(field.broker.sessions) == 2
+    field.advance(11)
+    assert len(field.broker.sessions) == 0
 
 
 def test_a_client_without_identifier_gets_one_where_nothing_is_kept() -> None:
@@ -133,7 +167,7 @@ def test_a_user_has_no_more_connections_than_it_may() -> None:
 
 
 def test_there_are_no_more_sessions_than_may_be_kept() -> None:
-    field = Field(limits=Limits(max_sessions=2))
+    field = Field(limits=MqttSettings(max_sessions=2))
     field.device("1", clean=False, said={0x11: 3600}).lose()
     field.device("2")
     third = field.device("3")
@@ -187,6 +221,84 @@ def test_a_session_that_comes_back_reads_only_what_its_user_still_may() -> None:
     assert back.texts() == ["public/a"]
 
 
+def _user(field: Field) -> dict[str, Any]:
+    """Options for devices of a user whose rights will change."""
+    field.access.put_user("u", "secret", (), must)
+    field.access.put_permission(Permission("u", "/", "", ".*", ".*"), must)
+    return {"user": "u", "password": b"secret"}
+
+
+def _behind_connack(device: Device) -> list[str]:
+    """The payloads that waited for it."""
+    return [one.payload.decode() for one in device.more if one.kind == PUBLISH]
+
+
+def test_a_subscription_ends_with_the_right_to_it_and_its_connection_says_so() -> None:
+    field = Field()
+    options = _user(field)
+    reader = field.device("reader", clean=False, said={0x11: 3600}, **options)
+    reader.subscribe("public/a", "private/a", "$share/g/private/#")
+    writer, other = field.device("writer"), field.device("other", **options)
+    other.subscribe("public/a")
+
+    field.access.put_topic_permission(TopicPermission("u", "/", "amq.topic", ".*", "^public"), must)
+    field.run()
+
+    goodbye = reader.take_one(DISCONNECT)
+    assert (goodbye.reason, reader.line.is_closed) == (0x87, True)
+    assert "may not be read" in goodbye.said[0x1F]
+    assert not other.line.is_closed  # it reads what it still may
+    for topic in ("private/a", "public/a"):
+        writer.publish(topic, topic, 1)
+    assert other.texts() == ["public/a"]
+    assert _behind_connack(field.device("reader", clean=False, said={0x11: 3600}, **options)) == ["public/a"]
+
+
+def test_a_session_without_a_connection_collects_nothing_that_may_not_be_read_any_more() -> None:
+    field = Field()
+    options = _user(field)
+    away = field.device("away", clean=False, said={0x11: 3600}, **options)
+    away.subscribe("a")
+    away.lose()
+    back = field.restart()  # whose Access knows nothing of what the other one did
+    _user(back)
+    back.access.put_permission(Permission("u", "/", "", ".*", "^nothing$"), must)
+    back.device("writer").publish("a", "secret", 1)
+    back.access.put_permission(Permission("u", "/", "", ".*", ".*"), must)
+
+    assert _behind_connack(back.device("away", clean=False, said={0x11: 3600}, **options)) == []
+
+
+def test_a_queue_is_read_no_more_when_it_may_not_be() -> None:
+    field = Field()
+    options = _user(field)
+    reader = field.device("reader", version=4, **options)
+    reader.subscribe("$queue/jobs")
+    field.access.put_permission(Permission("u", "/", "", ".*", "^others$"), must)
+    field.run()
+    assert reader.line.is_closed
+
+    field.device("writer").publish("$queue/jobs/1", "job", 1)
+
+    worker = field.device("worker")
+    worker.subscribe("$queue/jobs", said={0x26: ("consumer-group", "reader")})
+    assert worker.texts() == ["job"]
+
+
+def test_whoever_may_not_enter_any_more_is_put_out_and_leaves_no_will() -> None:
+    field = Field()
+    options = _user(field)
+    watcher = field.device("watcher")
+    watcher.subscribe("wills/#")
+    device = field.device("c", will=("wills/c", "gone", 1, 0, None), **options)
+
+    field.access.delete_permission("u", "/", must)
+    field.run()
+
+    assert device.take_one(DISCONNECT).reason == 0x87
+    assert watcher.texts() == []
+
+
 def test_a_client_of_version_3_that_may_not_publish_is_disconnected() -> None:
     field = Field()
     device = field.device(version=4)
@@ -226,14 +338,14 @@ def test_what_came_before_a_malformed_packet_is_done() -> None:
 
 
 def test_a_packet_that_is_too_large_is_refused() -> None:
-    field = Field(limits=Limits(max_packet_bytes=100))
+    field = Field(limits=MqttSettings(max_packet_bytes=100))
     device = field.device()
     device.publish("a", b"x" * 200)
     assert device.take_one(DISCONNECT).reason == 0x95
 
 
 def test_more_messages_than_the_receive_maximum_are_refused() -> None:
-    field = Field(limits=Limits(receive_maximum=2))
+    field = Field(limits=MqttSettings(receive_maximum=2))
     device = field.device(clean=False, said={0x11: 100})
     for number in (1, 2):
         device.publish("a", qos=2, number=number)

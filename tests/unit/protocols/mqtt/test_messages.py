@@ -2,8 +2,8 @@
 
 import pytest
 
+from headrace.config.settings import MqttSettings
 from headrace.core.definition import QueueDefinition
-from headrace.protocols.mqtt.server import Limits
 from tests.devices import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Device, Field, packet, properties, text
 
 PERSISTENT = {0x11: 3600}
@@ -244,7 +244,7 @@ def test_a_client_that_does_not_keep_up_misses_what_may_be_lost() -> None:
 
 
 def test_what_waits_in_memory_for_a_client_is_bounded_and_the_newest_stay() -> None:
-    field = Field(limits=Limits(max_waiting=3, max_waiting_bytes=1000))
+    field = Field(limits=MqttSettings(waiting_messages=3, waiting_bytes=1000))
     slow = field.device("s")
     slow.subscribe(("a", 1))
     slow.connection.hold_output(True)
@@ -427,7 +427,7 @@ def test_a_client_that_does_not_keep_up_gets_retained_messages_when_it_does() ->
 
 
 def test_a_session_has_no_more_subscriptions_than_it_may() -> None:
-    reader = Field(limits=Limits(max_subscriptions=2)).device()
+    reader = Field(limits=MqttSettings(max_subscriptions=2)).device()
     assert reader.subscribe("a", "b", "c", "a") == [1, 1, 0x97, 1]
     reader.unsubscribe("a")
     assert reader.subscribe("c") == [1]

@@ -1,9 +1,12 @@
 """Rows of Arrow become the messages that they say, and what is no message is refused with its place."""
 
+import json
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import Refused
 from headrace.model import Message
@@ -74,6 +77,34 @@ def test_blocks_are_of_moderate_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(rows.count for rows in blocks) == 1000
     assert all(rows.count <= 40 for rows in blocks)
     assert all(rows.largest_bytes == 100 for rows in blocks)
+
+
+_TEXTS = st.text("ab:-1", max_size=3)
+_HEADERS = st.none() | st.lists(st.tuples(_TEXTS, st.none() | _TEXTS), max_size=3, unique_by=lambda pair: pair[0])
+
+
+@given(st.lists(st.tuples(st.none() | _TEXTS, _HEADERS), min_size=1, max_size=30), st.integers(0, 5))
+def test_properties_are_those_of_their_row_however_many_rows_have_the_same(
+    rows: list[tuple[str | None, list[tuple[str, str | None]] | None]], cut: int
+) -> None:
+    table = pa.table(
+        {
+            "payload": ["x"] * len(rows),
+            "content_type": pa.array([kind for kind, _ in rows], pa.string()),
+            "headers": pa.array([headers for _, headers in rows], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+    found = [message.properties for message in messages(table.slice(min(cut, len(rows) - 1)))]
+
+    assert found == [_reference(*row) for row in rows[min(cut, len(rows) - 1) :]]
+
+
+def _reference(kind: str | None, headers: list[tuple[str, str | None]] | None) -> bytes:
+    said: dict[str, object] = {"content_type": kind} if kind else {}
+    if headers is not None:
+        said["headers"] = {name: value for name, value in headers if value is not None}
+    return json.dumps(said, separators=(",", ":")).encode() if said else b""
 
 
 def test_the_first_expiry_is_known() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import NotFound, Unavailable
+from headrace.errors import NotFound, PreconditionFailed, Unavailable
 from headrace.storage.local.block import encode_block
 from headrace.storage.local.encoded import encoded
 from headrace.storage.local.staging import StagingArea
@@ -19,11 +19,11 @@ def area(root: Path, max_bytes: int = 1 << 20) -> StagingArea:
 
 def test_a_part_comes_back_as_it_was_also_to_another_process(tmp_path: Path) -> None:
     blocks = [encoded(encode_block(0, many(3))), encoded(encode_block(0, [full_message()]))]
-    area(tmp_path).put("shop\0job", "p0", TARGET, blocks)
+    area(tmp_path).put("shop\0job", "p0", TARGET, blocks, b"beside")
 
-    target, found = area(tmp_path).get("shop\0job", "p0")
+    target, found, beside = area(tmp_path).get("shop\0job", "p0")
 
-    assert target == TARGET
+    assert (target, beside) == (TARGET, b"beside")
     assert [all_values(rows.messages(0, rows.count)) for rows in found] == [
         all_values(many(3)), all_values([full_message()]),
     ]  # fmt: skip
@@ -50,13 +50,38 @@ def test_what_was_forgotten_is_not_there(tmp_path: Path) -> None:
         staging.get("job", "p0")
 
 
+def test_nothing_is_taken_of_an_attempt_that_is_over_but_of_the_next_one(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    blocks = [encoded(encode_block(0, many(3)))]
+    staging.put("job", "p0", TARGET, blocks, attempt="one")
+    staging.remove("job", "one")
+
+    with pytest.raises(PreconditionFailed, match="transaction 'job' was committed or aborted before"):
+        area(tmp_path).put("job", "p1", TARGET, blocks, attempt="one")
+    assert staging.used_bytes() == 0
+
+    staging.put("job", "p1", TARGET, blocks, attempt="two")
+    assert staging.get("job", "p1")[0] == TARGET
+
+
+def test_that_an_attempt_is_over_is_forgotten_when_nobody_can_come_late_any_more(tmp_path: Path) -> None:
+    staging = area(tmp_path)
+    blocks = [encoded(encode_block(0, many(3)))]
+    staging.remove("job", "one")
+
+    staging.sweep((tmp_path / "staging").stat().st_mtime + 3600)
+
+    staging.put("job", "p0", TARGET, blocks, attempt="one")
+    assert staging.used_bytes() > 0
+
+
 def test_a_damaged_part_is_not_there(tmp_path: Path) -> None:
     staging = area(tmp_path)
     staging.put("job", "p0", TARGET, [encoded(encode_block(0, many(3)))])
     (path,) = (tmp_path / "staging").rglob("*.part")
     whole = path.read_bytes()
 
-    for damaged in (b"", b"{}\n", whole[:-8], whole[:-9] + b"!" + whole[-8:]):
+    for damaged in (b"", b"{}\n", whole[:-8], whole[:-9] + b"!" + whole[-8:], whole + b"?"):
         path.write_bytes(damaged)
         with pytest.raises(NotFound):
             staging.get("job", "p0")

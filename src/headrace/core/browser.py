@@ -1,0 +1,59 @@
+"""Somebody who looks at a queue's messages without taking any. Who takes them is in group.py."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.model import Message
+from headrace.selector import Selector
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+_READ_AT_ONCE: Final = 256
+_READ_BYTES: Final = 1 << 20
+_LOOKS: Final = 4096
+"""How many messages are looked at in one turn; whoever has the loop next should not wait for a whole backlog."""
+
+Found = tuple[int, Message]
+Show = Callable[[list[Found]], None]
+
+
+@final
+class Browser:
+    """Is shown every message that is not settled, once and in log order, then those that come; as far as it is allowed.
+
+    What has expired or is not due yet is passed over.
+    """
+
+    __slots__ = ("_at", "allowance", "ended", "queue", "selector", "show")
+
+    def __init__(self, queue: "Queue", show: Show, selector: Selector | None, ended: Callable[[], None]) -> None:
+        self.queue = queue
+        self.show = show
+        self.selector = selector
+        self.ended = ended
+        """Called when the queue goes away."""
+        self.allowance = 0
+        """How many more messages it may be shown."""
+        self._at = 0
+
+    def pump(self, now_us: int) -> None:
+        """Show what there is room for."""
+        queue = self.queue
+        looks = _LOOKS
+        while self.allowance > 0 and self._at < queue.log.next_offset:
+            if looks <= 0:
+                queue.pump_soon()
+                return
+            found = queue.browse(self._at, min(self.allowance, _READ_AT_ONCE), _READ_BYTES)
+            looks -= _READ_AT_ONCE
+            self._at = found[-1][0] + 1 if found else queue.log.next_offset
+            shown = [(offset, message) for offset, message in found if self._is_wanted(message, now_us)]
+            if shown:
+                self.allowance -= len(shown)
+                self.show(shown)
+
+    def _is_wanted(self, message: Message, now_us: int) -> bool:
+        if message.not_before_us > now_us or 0 < message.expires_us <= now_us:
+            return False
+        return self.selector is None or self.queue.fits(self.selector, message)

@@ -1,0 +1,80 @@
+"""Commits on their way into the store: the records they come to, and what becomes visible once those are durable."""
+
+from collections.abc import Iterator
+from typing import Final, final
+
+from headrace.storage.api import Done
+from headrace.storage.group_state import Transition
+from headrace.storage.objects.group import Changes, ObjectGroup
+from headrace.storage.objects.keys import LOG, SEQUENCE, table_key, u64
+from headrace.storage.objects.log import ObjectLog
+from headrace.storage.objects.state import LogState, encode_log
+
+STEP: Final = 0
+CREATE: Final = 1
+DELETE: Final = 2
+DROP: Final = 3
+
+
+@final
+class Effect:
+    """One thing that readers see once the batch is durable; the order matters."""
+
+    __slots__ = ("group", "kind", "log", "replacement", "step")
+
+    def __init__(
+        self, kind: int, log: ObjectLog, group: ObjectGroup | None = None, step: Transition | None = None
+    ) -> None:
+        self.kind = kind
+        self.log = log
+        self.group = group
+        self.step = step
+        self.replacement: ObjectLog | None = None
+        """What stands in for a log that is dropped."""
+
+
+@final
+class Batch:
+    """Commits that are written as one."""
+
+    __slots__ = ("commits", "effects", "groups", "logs", "new", "puts")
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[Done, int]] = []
+        self.new: Changes = {}
+        """Records that were not there before."""
+        self.groups: dict[ObjectGroup, Changes] = {}
+        """The records of each group that changed."""
+        self.logs: dict[ObjectLog, LogState] = {}
+        """The logs that changed, and what is stored of them with this batch."""
+        self.puts: dict[tuple[str, bytes], bytes | None] = {}
+        self.effects: list[Effect] = []
+
+    def changes(self) -> list[tuple[bytes, bytes | None]]:
+        """All records, as they are to be written."""
+        found: list[tuple[bytes, bytes | None]] = list(self.new.items())
+        for changes in self.groups.values():
+            found += changes.items()
+        for log, state in self.logs.items():
+            found.append((LOG + u64(log.id), encode_log(state)))
+        for log in self.dropped():
+            found.append((LOG + u64(log.id), None))
+        for (table, key), value in self.puts.items():
+            found.append((table_key(table, key), value))
+        return found
+
+    def undoing(self, tables: dict[str, dict[bytes, bytes]]) -> list[tuple[bytes, bytes | None]]:
+        """What brings the store back to where it is without this batch, which was not applied."""
+        found: list[tuple[bytes, bytes | None]] = [(key, None) for key in self.new if key != SEQUENCE]
+        for group, changes in self.groups.items():
+            found += [(key, group.records.get(key)) for key in changes]
+        for log in (*self.logs, *self.dropped()):
+            found.append((LOG + u64(log.id), encode_log(log.stored) if log.is_stored else None))
+        for table, key in self.puts:
+            found.append((table_key(table, key), tables.get(table, {}).get(key)))
+        return found
+
+    def dropped(self) -> Iterator[ObjectLog]:
+        for effect in self.effects:
+            if effect.kind == DROP:
+                yield effect.log

@@ -1,0 +1,201 @@
+"""The thread that removes what nothing refers to any more: payloads, entries, the records of dropped logs and queues.
+
+Everything it needs to know is in the store, so what one process leaves the next one collects. A payload that several
+logs share goes with the last of them.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Final, final
+
+from headrace.errors import Corrupt, Fatal, Unavailable
+from headrace.storage.objects import keys
+from headrace.storage.objects.database import Change, Database
+from headrace.storage.objects.metadata import is_shared
+from headrace.storage.objects.records import decode_entry, decode_settled
+
+_log: Final = logging.getLogger("headrace.storage")
+
+_AT_ONCE: Final = 2000
+_PAUSE_S: Final = 0.5
+"""How long to let garbage come together."""
+_RETRY_S: Final = 5.0
+_BUCKETS: Final = 64
+
+
+@final
+class LogGarbage:
+    """A log's messages below `until` are gone; with `dropped` the whole log is."""
+
+    __slots__ = ("dropped", "log_id", "until")
+
+    def __init__(self, log_id: int, until: int, dropped: bool) -> None:
+        self.log_id = log_id
+        self.until = until
+        self.dropped = dropped
+
+
+@final
+class QueueGarbage:
+    """A queue that was deleted."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: bytes) -> None:
+        self.queue = queue
+
+
+@final
+class OldHistory:
+    """Done and failed messages of a queue, up to a bucket, that were settled before a time."""
+
+    __slots__ = ("before_us", "queue", "until")
+
+    def __init__(self, queue: bytes, until: int, before_us: int) -> None:
+        self.queue = queue
+        self.until = until
+        self.before_us = before_us
+
+
+Garbage = LogGarbage | QueueGarbage | OldHistory
+
+
+@final
+class Collector:
+    """Takes garbage in from any thread and removes it in its own."""
+
+    def __init__(self, database: Database, instance: str) -> None:
+        self._database = database
+        self._instance = instance
+        self._waiting: dict[tuple[type[Garbage], int | bytes], Garbage] = {}
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._stopping = threading.Event()
+        self._changes: list[Change] = []
+        self._thread = threading.Thread(target=self._run, name="headrace-objects-collector", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def collect(self, garbage: Garbage) -> None:
+        """Have it removed soon."""
+        key = garbage.log_id if isinstance(garbage, LogGarbage) else garbage.queue
+        with self._lock:
+            self._waiting[type(garbage), key] = garbage
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Stop as soon as what is being removed is removed."""
+        self._stopping.set()
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wanted.wait()
+            if self._stopping.wait(_PAUSE_S):
+                return
+            self._wanted.clear()
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            try:
+                self._remove_all(list(waiting.values()))
+            except Fatal:
+                return  # the engine hears of it by itself
+
+    def _remove_all(self, waiting: list[Garbage]) -> None:
+        for at, garbage in enumerate(waiting):
+            if self._stopping.is_set():
+                return
+            self._changes = []
+            try:
+                self._remove(garbage)
+                self._write()
+            except Unavailable:
+                for later in waiting[at:]:
+                    self.collect(later)
+                self._stopping.wait(_RETRY_S)
+                return
+            except Corrupt as error:
+                _log.error("what is gone from the store cannot be collected: %s", error)
+
+    def _remove(self, garbage: Garbage) -> None:
+        if isinstance(garbage, LogGarbage):
+            self._remove_messages(garbage)
+            self._remove_times(garbage)
+            if garbage.dropped:
+                self._changes.append((keys.listing_key(keys.log_name(self._instance, garbage.log_id)), None))
+                self._changes.append((keys.COLLECTED + keys.u64(garbage.log_id), None))
+                self._changes.append((keys.DROPPED_LOG + keys.u64(garbage.log_id), None))
+        elif isinstance(garbage, QueueGarbage):
+            for kind in (keys.ACTIVE, keys.DONE, keys.FAILED, keys.ATTEMPTS):
+                for key, _ in self._database.scan_prefix(keys.queue_prefix(kind, garbage.queue)):
+                    self._delete(key)
+            self._changes.append((keys.queue_prefix(keys.DROPPED_QUEUE, garbage.queue), None))
+        else:
+            self._remove_history(garbage)
+
+    def _remove_messages(self, garbage: LogGarbage) -> None:
+        marker = keys.COLLECTED + keys.u64(garbage.log_id)
+        stored = self._database.get(marker)
+        start = int.from_bytes(stored, "little") if stored is not None else 0
+        prefix = keys.entry_prefix(keys.log_name(self._instance, garbage.log_id))
+        for rows in self._database.scan(
+            keys.entry_key(prefix, start), keys.entry_key(prefix, garbage.until), at_once=8
+        ):
+            for key, value in rows:
+                ids, metadata = decode_entry(value, keys.describe(key))
+                end = keys.decode_entry_key(key, prefix) + len(ids)
+                if end > garbage.until:
+                    return
+                for message_id, about in zip(ids, metadata, strict=True):
+                    if is_shared(about, keys.describe(key)):
+                        self._release(message_id, garbage.log_id)
+                    else:
+                        self._changes.append((keys.payload_key(message_id), None))
+                self._changes.append((key, None))
+                self._changes.append((marker, end.to_bytes(8, "little")))
+                self._write_many()
+                if self._stopping.is_set():
+                    return
+
+    def _release(self, message_id: int, log_id: int) -> None:
+        """Give up one log's share in a payload, which goes if it was the last."""
+        own = keys.reference_key(message_id, log_id)
+        others = [key for key, _ in self._database.scan_prefix(own[:-8], at_once=8) if key != own]
+        self._changes.append((own, None))
+        if not others:
+            self._changes.append((keys.payload_key(message_id), None))
+
+    def _remove_times(self, garbage: LogGarbage) -> None:
+        for key, value in self._database.scan_prefix(keys.TIME + keys.u64(garbage.log_id), at_once=_BUCKETS):
+            if not garbage.dropped and int.from_bytes(value, "little") > garbage.until:
+                return
+            self._delete(key)
+
+    def _remove_history(self, garbage: OldHistory) -> None:
+        for kind in (keys.DONE, keys.FAILED):
+            for key in self._old_buckets(kind, garbage):
+                self._delete(key)
+
+    def _old_buckets(self, kind: bytes, garbage: OldHistory) -> Iterator[bytes]:
+        for key, value in self._database.scan_prefix(keys.queue_prefix(kind, garbage.queue), at_once=_BUCKETS):
+            settled = decode_settled(value, keys.describe(key))
+            is_old = all([message.at_us < garbage.before_us for message in settled])
+            if keys.number_of(keys.decode_queue_key(key).number) >= garbage.until or not is_old:
+                return
+            yield key
+
+    def _delete(self, key: bytes) -> None:
+        self._changes.append((key, None))
+        self._write_many()
+
+    def _write_many(self) -> None:
+        if len(self._changes) >= _AT_ONCE:
+            self._write()
+
+    def _write(self) -> None:
+        if self._changes:
+            changes, self._changes = self._changes, []
+            self._database.store(changes)

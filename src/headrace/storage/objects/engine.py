@@ -1,0 +1,243 @@
+"""The engine over an object store: takes commits, hands them to the writer together, applies what is durable.
+
+While the store is away, commits are refused, what was taken is told so, and nothing of it stays: what may have reached
+the store all the same is taken back before anything new is written.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from queue import SimpleQueue
+from typing import Final, NamedTuple, final
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Fatal, HeadraceError, Unavailable
+from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
+from headrace.storage.objects.batch import DELETE, DROP, Batch
+from headrace.storage.objects.catalog import Catalog
+from headrace.storage.objects.chunks import Stack
+from headrace.storage.objects.collector import Collector, LogGarbage, OldHistory, QueueGarbage
+from headrace.storage.objects.database import Change, Database, Tuning, away
+from headrace.storage.objects.keys import SEQUENCE, describe
+from headrace.storage.objects.loading import Loading, prepare
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.log import Surroundings
+from headrace.storage.objects.reader import StoreReader
+from headrace.storage.objects.sequence import Sequence
+from headrace.storage.objects.writer import DURABLE, FAILED, LANDED, LATE, Write, Writer
+
+_log: Final = logging.getLogger("headrace.storage")
+
+DATABASE: Final = "main"
+"""The path of the one database there is, below the URL; its name is the instance's as well."""
+_HISTORY_US: Final = 60_000_000
+"""How often old done and failed messages are removed."""
+
+
+class ObjectSettings(NamedTuple):
+    """How much is kept in memory, and how long things may take."""
+
+    flush_interval_ms: int = 20
+    timeout_ms: int = 30_000
+    tail_bytes: int = 24 << 20
+    cache_bytes: int = 8 << 20
+    done_retention_ms: int = 3_600_000
+
+
+@final
+class ObjectEngine(Engine):
+    """Everything durable of one broker, in one database of an object store."""
+
+    def __init__(
+        self, url: str, wake: Wake | None = None, settings: ObjectSettings | None = None, clock: Clock | None = None
+    ) -> None:
+        """Open or create the store, and fence whoever has it.
+
+        Raises Refused when the URL is wrong, Unavailable when the store cannot be used, Corrupt when it is damaged.
+        """
+        self.staged_bytes = 0
+        self._settings = settings or ObjectSettings()
+        self._wake = wake
+        self._clock = clock or SystemClock()
+        self._failure: HeadraceError | None = None
+        self._closed = False
+        self._results: SimpleQueue[tuple[int, Write]] = SimpleQueue()
+        self._in_flight: Batch | None = None
+        self._undo: list[Change] | None = None
+        """How to take back a batch that the store did not confirm in time; None once that is done."""
+        self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
+        self._history_us = self._clock.monotonic_us()
+        self._database = Database(Location(url), DATABASE, self._tuning(), self._clock)
+        try:
+            self._open()
+        except BaseException:
+            self._database.close()
+            raise
+
+    # -- what core calls ---------------------------------------------------------------------------------------------
+
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise Unavailable("the engine is closed; open it again")
+        if self._undo is not None:
+            raise self._away()
+        check_commit(commit)
+        self._catalog.stage(commit, done)
+        self.staged_bytes += commit.size_bytes
+        self._submit()
+
+    def log(self, name: str) -> Log:
+        return self._catalog.log(name)
+
+    def logs(self) -> list[str]:
+        return [name for name, log in self._catalog.logs.items() if log.exists]
+
+    def items(self, table: str) -> Iterable[tuple[bytes, bytes]]:
+        return self._catalog.tables.get(table, {}).items()
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self._catalog.tables.get(table, {}).get(key)
+
+    def poll(self) -> None:
+        while not self._results.empty():
+            self._take(*self._results.get())
+        self._submit()
+        self._call_back()
+        self._tidy()
+        if self._failure is not None:
+            raise self._failure
+
+    def sync(self) -> None:
+        self.poll()
+        while self._in_flight is not None:
+            self._take(*self._results.get())
+            self.poll()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self.sync()
+        finally:
+            self._closed = True
+            self._collector.stop()
+            self._writer.stop()
+            self._database.close()
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _tuning(self) -> Tuning:
+        return Tuning(flush_interval_ms=self._settings.flush_interval_ms, timeout_ms=self._settings.timeout_ms)
+
+    def _open(self) -> None:
+        settings, database = self._settings, self._database
+        prepare(database, DATABASE, self._clock)
+        recent, kept = Stack(settings.tail_bytes), Stack(settings.cache_bytes)
+        surroundings = Surroundings(DATABASE, StoreReader(database), recent, kept)
+        sequence = Sequence(database.get(SEQUENCE), describe(SEQUENCE))
+        retention_s = settings.done_retention_ms // 1000
+        self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
+        garbage = Loading(database, self._catalog).load()
+        self._collector = Collector(database, DATABASE)
+        for each in garbage:
+            self._collector.collect(each)
+        self._writer = Writer(database, settings.timeout_ms, self._report)
+        self._collector.start()
+        self._writer.start()
+
+    def _report(self, outcome: int, write: Write) -> None:
+        """Called by the writer's thread."""
+        self._results.put((outcome, write))
+        if self._wake is not None:
+            self._wake()
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _submit(self) -> None:
+        """Hand everything that is staged to the writer, unless it is busy: then more comes together meanwhile."""
+        if self._in_flight is not None or not self._catalog.has_staged or self._failure is not None:
+            return
+        batch = self._catalog.flush()
+        changes = batch.changes()
+        if changes:
+            self._in_flight = batch
+            self._writer.write(Write(batch, changes))
+            return
+        self._finish(batch, None)
+        if self._wake is not None:  # no thread will wake the owner for it
+            self._wake()
+
+    def _finish(self, batch: Batch, error: HeadraceError | None) -> None:
+        self._callbacks.extend([(done, error, size) for done, size in batch.commits])
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            done, error, size_bytes = self._callbacks.popleft()
+            self.staged_bytes -= size_bytes
+            done(error)
+
+    def _take(self, outcome: int, write: Write) -> None:
+        batch = write.batch
+        if self._failure is not None:
+            return
+        if outcome == DURABLE:
+            self._in_flight = None
+            self._catalog.apply(batch)
+            self._collect(batch)
+            self._finish(batch, None)
+        elif outcome == LATE:
+            self._in_flight = None
+            self._undo = batch.undoing(self._catalog.tables)
+            self._catalog.revert(batch)
+            self._finish(batch, self._away())
+            _log.warning("%s", self._away())
+        elif outcome == LANDED:
+            self._writer.write(Write(batch, self._undo or [], is_undoing=True))
+        elif outcome == FAILED:
+            self._fail(write.error)
+        else:
+            self._undo = None
+            _log.info("%s answers again", self._database.place)
+
+    def _away(self) -> Unavailable:
+        return away(self._database.place, "writing", self._settings.timeout_ms)
+
+    def _fail(self, error: HeadraceError | None) -> None:
+        """Nothing can be promised any more, so everything stops."""
+        self._failure = error if isinstance(error, Fatal) else Fatal(f"{error}; nothing more is accepted. Start again")
+        _log.critical("%s", self._failure)
+        if self._in_flight is not None:
+            self._catalog.revert(self._in_flight)
+            self._finish(self._in_flight, self._failure)
+            self._in_flight = None
+
+    # -- garbage -----------------------------------------------------------------------------------------------------
+
+    def _collect(self, batch: Batch) -> None:
+        for log, state in batch.logs.items():
+            if state.first_offset:
+                self._collector.collect(LogGarbage(log.id, state.first_offset, False))
+        for effect in batch.effects:
+            if effect.kind == DROP:
+                self._collector.collect(LogGarbage(effect.log.id, effect.log.staged.next_offset, True))
+            elif effect.kind == DELETE and effect.group is not None:
+                self._collector.collect(QueueGarbage(effect.group.queue))
+        for group in batch.groups:
+            if group.is_deleted:
+                self._collector.collect(QueueGarbage(group.queue))
+
+    def _tidy(self) -> None:
+        """Now and then, have done and failed messages removed that were kept long enough."""
+        now_us = self._clock.monotonic_us()
+        if now_us - self._history_us < _HISTORY_US or not self._settings.done_retention_ms:
+            return
+        self._history_us = now_us
+        before_us = self._clock.now_us() - self._settings.done_retention_ms * 1000
+        for log in self._catalog.logs.values():
+            for group in log.groups_by_name.values():
+                if group.has_history:
+                    until = group.state.committed // group.capacity * group.capacity
+                    self._collector.collect(OldHistory(group.queue, until, before_us))

@@ -1,0 +1,287 @@
+"""One group as a queue of OpenData-Queue: buckets of active, done and failed messages, and attempts. No database.
+
+A message gets into the buckets when it is claimed: until then it waits in the metadata log, behind the cursor, and
+costs nothing here. So what is in memory is bounded by what is in flight.
+"""
+
+from typing import Final, final
+
+from headrace.storage.group_state import ACKED, CLAIMED, COMMITTED, DEAD, REQUEUED, GroupState, Pending, Transition
+from headrace.storage.objects.encodings import encode_array
+from headrace.storage.objects.keys import (
+    ACTIVE,
+    ATTEMPTS,
+    DONE,
+    FAILED,
+    PROGRESS,
+    bucket_id,
+    claim_id,
+    decode_queue_key,
+    describe,
+    number_of,
+    queue_key,
+    queue_prefix,
+    spec_key,
+)
+from headrace.storage.objects.log import ObjectLog
+from headrace.storage.objects.metadata import visible_at, with_visible_at
+from headrace.storage.objects.records import (
+    Attempt,
+    Available,
+    InFlight,
+    Settled,
+    Spec,
+    decode_active,
+    decode_attempts,
+    decode_settled,
+    encode_active,
+    encode_attempts,
+    encode_available,
+    encode_in_flight,
+    encode_settled,
+    encode_spec,
+)
+from headrace.storage.objects.state import encode_progress
+
+EXPONENT: Final = 2
+"""Buckets of 100 messages: large enough that few are written, small enough that little is written again."""
+NO_MESSAGE: Final = 1 << 63
+"""Added to an offset, this is the id of a message that is not in the log."""
+MAX_ATTEMPTS: Final = 100
+"""How many attempts of a message are remembered; after that the oldest go."""
+_HISTORY: Final = 1000
+"""How many messages a bucket of done or failed ones remembers at most; more than its size only after going back."""
+
+Changes = dict[bytes, bytes | None]
+
+
+@final
+class Entry:
+    """A message in the buckets."""
+
+    __slots__ = ("attempts", "is_recorded", "message_id", "metadata")
+
+    def __init__(self, message_id: int, metadata: bytes) -> None:
+        self.message_id = message_id
+        self.metadata = metadata
+        self.attempts: list[Attempt] = []
+        self.is_recorded = False
+        """Whether its attempts are in the store."""
+
+
+@final
+class ObjectGroup:
+    """The state of one group, as it is stored, and as the next commit finds it."""
+
+    def __init__(self, group_id: int, log: ObjectLog, state: GroupState, exponent: int = EXPONENT) -> None:
+        self.queue = b"%d" % group_id
+        self.log = log
+        self.state = state
+        """What is stored."""
+        self.staged = copied(state)
+        self.exponent = exponent
+        self.capacity = int(10**exponent)
+        self.records: dict[bytes, bytes] = {}
+        """Its records as they are stored, except buckets of done and failed messages that are finished."""
+        self.has_history = True
+        """Whether there may be done or failed messages in the store."""
+        self.is_deleted = False
+        self._entries: dict[int, Entry] = {}
+        self._buckets: set[int] = set()
+        """The numbers of the buckets that have a record."""
+        self._dirty: set[int] = set()
+        self._attempted: set[int] = set()
+        self._gone: list[int] = []
+        self._settled: dict[bytes, dict[int, list[bytes]]] = {DONE: {}, FAILED: {}}
+        self._dirty_settled: set[tuple[bytes, int]] = set()
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def stage(self, step: Transition, about: list[tuple[int, bytes]], now_us: int) -> None:
+        """Make one step; `about` has ids and metadata of the messages that are claimed or given back."""
+        kind = step.kind
+        if kind in (CLAIMED, REQUEUED):
+            self._take(step, about, now_us)
+        elif kind in (ACKED, DEAD):
+            record = DONE if kind == ACKED else FAILED
+            for offset in self._within(step.start, step.stop):
+                self._settle(offset, record, now_us)
+        elif kind == COMMITTED:
+            for offset in [offset for offset in self._entries if offset < step.start]:
+                self._forget(offset)
+        self.staged.apply(step)
+
+    def _take(self, step: Transition, about: list[tuple[int, bytes]], now_us: int) -> None:
+        for offset, (message_id, metadata) in zip(range(step.start, step.stop), about, strict=True):
+            entry = self._entries.get(offset)
+            if entry is None:
+                entry = self._entries[offset] = Entry(message_id, metadata)
+            if step.kind == CLAIMED:
+                entry.attempts.append(Attempt(now_us, step.consumer))
+                if len(entry.attempts) > MAX_ATTEMPTS:
+                    del entry.attempts[0]
+                self._attempted.add(offset)
+            self._dirty.add(offset // self.capacity * self.capacity)
+
+    def _within(self, start: int, stop: int) -> list[int]:
+        if stop - start > len(self._entries):
+            return sorted([offset for offset in self._entries if start <= offset < stop])
+        return [offset for offset in range(start, stop) if offset in self._entries]
+
+    def _settle(self, offset: int, record: bytes, now_us: int) -> None:
+        entry = self._entries[offset]
+        pending = self.staged.pending[offset]
+        if entry.attempts:  # what nobody claimed was not processed, and is neither done nor failed
+            number = offset // self.capacity * self.capacity
+            claim = claim_id(self.exponent, offset)
+            settled = self._settled[record].setdefault(number, [])
+            settled.append(encode_settled(Settled(entry.message_id, claim, now_us, pending.attempts, entry.metadata)))
+            del settled[:-_HISTORY]
+            self._dirty_settled.add((record, number))
+        self._forget(offset)
+
+    def _forget(self, offset: int) -> None:
+        entry = self._entries.pop(offset)
+        if entry.is_recorded:
+            self._gone.append(entry.message_id)
+        self._dirty.add(offset // self.capacity * self.capacity)
+
+    # -- storing -----------------------------------------------------------------------------------------------------
+
+    def create(self, spec: Spec, changes: Changes) -> None:
+        """Add the records that a queue begins with."""
+        changes[spec_key(self.queue)] = encode_spec(spec)
+        number = bucket_id(self.exponent, min(self.staged.committed, (1 << 60) - 1))
+        self._buckets.add(number_of(number))
+        changes[queue_key(ACTIVE, self.queue, number)] = encode_active([], [])
+        changes[queue_key(DONE, self.queue, number)] = encode_array([])
+        changes[queue_key(FAILED, self.queue, number)] = encode_array([])
+
+    def delete(self, changes: Changes) -> None:
+        """Take away the records that say that the queue is there."""
+        self.is_deleted = True
+        changes[spec_key(self.queue)] = None
+        changes[queue_prefix(PROGRESS, self.queue)] = None
+
+    def flush(self, changes: Changes) -> None:
+        """Add the records of everything that changed."""
+        if self.is_deleted:
+            return
+        for number in self._dirty:
+            self._flush_bucket(number, changes)
+        self._dirty.clear()
+        for message_id in self._gone:
+            changes[queue_key(ATTEMPTS, self.queue, message_id)] = None
+        self._gone.clear()
+        for offset in self._attempted:
+            entry = self._entries.get(offset)
+            if entry is not None:
+                entry.is_recorded = True
+                changes[queue_key(ATTEMPTS, self.queue, entry.message_id)] = encode_attempts(entry.attempts)
+        self._attempted.clear()
+        for record, number in self._dirty_settled:
+            self.has_history = True
+            key = queue_key(record, self.queue, bucket_id(self.exponent, number))
+            changes[key] = encode_array(self._settled[record][number])
+        self._dirty_settled.clear()
+        changes[queue_prefix(PROGRESS, self.queue)] = encode_progress(self.log.id, self.staged)
+
+    def _flush_bucket(self, number: int, changes: Changes) -> None:
+        available: list[bytes] = []
+        in_flight: list[bytes] = []
+        for offset in range(number, number + self.capacity):
+            entry = self._entries.get(offset)
+            if entry is not None:
+                self._encode(offset, entry, self.staged.pending[offset], available, in_flight)
+        key = queue_key(ACTIVE, self.queue, bucket_id(self.exponent, number))
+        if available or in_flight:
+            self._buckets.add(number)
+            changes[key] = encode_active(available, in_flight)
+        elif number in self._buckets:
+            self._buckets.discard(number)
+            changes[key] = None
+
+    def _encode(
+        self, offset: int, entry: Entry, pending: Pending, available: list[bytes], in_flight: list[bytes]
+    ) -> None:
+        claim = claim_id(self.exponent, offset)
+        if pending.consumer:
+            claimed_us = entry.attempts[-1].claimed_at_us
+            message = InFlight(entry.message_id, claim, claimed_us, pending.due_us, pending.attempts, entry.metadata)
+            in_flight.append(encode_in_flight(message))
+        else:
+            metadata = with_visible_at(entry.metadata, pending.due_us)
+            available.append(encode_available(Available(entry.message_id, claim, pending.attempts, metadata)))
+
+    def stored(self, changes: Changes) -> None:
+        """These changes are durable."""
+        for key, value in changes.items():
+            if value is None:
+                self.records.pop(key, None)
+            else:
+                self.records[key] = value
+        for record, buckets in self._settled.items():
+            ended = [number for number in buckets if number + self.capacity <= self.state.committed]
+            for number in ended:  # nothing is added to them any more
+                if (record, number) not in self._dirty_settled:
+                    del buckets[number]
+                    self.records.pop(queue_key(record, self.queue, bucket_id(self.exponent, number)), None)
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Have what the records say, and nothing else. Raises Corrupt."""
+        for part in (self._entries, self._buckets, self._dirty, self._attempted, self._gone, self._dirty_settled):
+            part.clear()
+        self._settled = {DONE: {}, FAILED: {}}
+        self.state.pending.clear()
+        self.is_deleted = False
+        attempts: dict[int, list[Attempt]] = {}
+        buckets: list[tuple[bytes, bytes]] = []
+        for key, value in self.records.items():
+            kind = key[:2]
+            if kind == ATTEMPTS:
+                attempts[decode_queue_key(key).number] = decode_attempts(value, describe(key))
+            elif kind == ACTIVE:
+                buckets.append((key, value))
+            elif kind in (DONE, FAILED):
+                number = number_of(decode_queue_key(key).number)
+                settled = decode_settled(value, describe(key))
+                self._settled[kind][number] = [encode_settled(message) for message in settled]
+        for key, value in buckets:
+            self._buckets.add(number_of(decode_queue_key(key).number))
+            self._load_bucket(value, attempts, describe(key))
+        self.staged = copied(self.state)
+
+    def _load_bucket(self, value: bytes, attempts: dict[int, list[Attempt]], where: str) -> None:
+        available, in_flight = decode_active(value, where)
+        for returned in available:
+            metadata, due_us = visible_at(returned.metadata, where)
+            if due_us is not None:  # one that was never claimed is in the log, and needs no entry
+                self._restore(returned.message_id, returned.claim_id, metadata, attempts)
+                self.state.pending[number_of(returned.claim_id)] = Pending(returned.attempts, due_us, "")
+        for held in in_flight:
+            entry = self._restore(held.message_id, held.claim_id, held.metadata, attempts)
+            consumer = entry.attempts[-1].consumer if entry.attempts else ""
+            pending = Pending(held.attempts, held.lease_deadline_us, consumer)
+            self.state.pending[number_of(held.claim_id)] = pending
+
+    def _restore(self, message_id: int, claim: int, metadata: bytes, attempts: dict[int, list[Attempt]]) -> Entry:
+        entry = self._entries[number_of(claim)] = Entry(message_id, metadata)
+        found = attempts.get(message_id)
+        if found is not None:
+            entry.attempts = found
+            entry.is_recorded = True
+        return entry
+
+
+def copied(state: GroupState) -> GroupState:
+    """The same state, to be changed by itself."""
+    copy = GroupState(state.name, state.mode, state.filter, state.committed)
+    copy.cursor = state.cursor
+    for start, stop in state.settled:
+        copy.settled.add(start, stop)
+    copy.pending = {
+        offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in state.pending.items()
+    }
+    return copy

@@ -1,0 +1,142 @@
+"""The engine over a real HTTP S3: reopening, taking over, and a store that is away for a while."""
+
+import pytest
+
+from headrace.clock import SystemClock
+from headrace.errors import Fenced, HeadraceError, Unavailable
+from headrace.model import Message, Source
+from headrace.storage.api import RETAINED, Commit
+from headrace.storage.group_state import WORK
+from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+from headrace.storage.objects.probe import prove_fencing
+from tests.contents import contents
+from tests.stores import S3
+from tests.waiting import eventually
+
+QUICK = ObjectSettings(flush_interval_ms=5)
+IMPATIENT = ObjectSettings(flush_interval_ms=5, timeout_ms=1000)
+SOURCE = Source("orders/eu")
+
+
+def appended(*payloads: bytes) -> Commit:
+    commit = Commit()
+    commit.append("orders", [Message(SOURCE, payload, 1) for payload in payloads])
+    return commit
+
+
+def committed(engine: ObjectEngine, commit: Commit) -> HeadraceError | None:
+    """What became of a commit."""
+    outcomes: list[HeadraceError | None] = []
+    engine.commit(commit, outcomes.append)
+    engine.sync()
+    return outcomes[0]
+
+
+def payloads(engine: ObjectEngine) -> list[bytes]:
+    log = engine.log("orders")
+    return [message.payload for message in log.read(log.first_offset, 1000)]
+
+
+def test_what_was_committed_is_there_when_the_store_is_opened_again(s3: S3) -> None:
+    engine = ObjectEngine(s3.url, settings=QUICK)
+    commit = appended(b"one", b"two")
+    commit.create_group("orders", "workers", WORK)
+    commit.claim("orders", "workers", 0, 1, "consumer", 77)
+    commit.put(RETAINED, b"key", b"value")
+    assert committed(engine, commit) is None
+    before = contents(engine)
+    engine.close()
+
+    again = ObjectEngine(s3.url, settings=QUICK)
+
+    assert contents(again) == before
+    assert payloads(again) == [b"one", b"two"]
+    again.close()
+
+
+def test_a_second_opener_fences_the_first_whose_commits_fail_and_nothing_confirmed_is_lost(s3: S3) -> None:
+    first = ObjectEngine(s3.url, settings=QUICK)
+    assert committed(first, appended(b"one")) is None
+
+    second = ObjectEngine(s3.url, settings=QUICK)
+    assert committed(second, appended(b"two")) is None
+    outcomes: list[HeadraceError | None] = []
+    first.commit(appended(b"lost"), outcomes.append)
+    with pytest.raises(Fenced, match="another process"):
+        first.sync()
+
+    assert isinstance(outcomes[0], Fenced)
+    with pytest.raises(Fenced):
+        first.commit(appended(b"lost too"), outcomes.append)
+    first.close()
+    second.close()
+    third = ObjectEngine(s3.url, settings=QUICK)
+    assert payloads(third) == [b"one", b"two"]
+    third.close()
+
+
+def test_while_the_store_is_away_commits_are_refused_and_it_goes_on_when_it_is_back(s3: S3) -> None:
+    engine = ObjectEngine(s3.url, settings=IMPATIENT)
+    first = appended(b"one", b"two")
+    first.create_group("orders", "workers", WORK)
+    first.claim("orders", "workers", 0, 1, "consumer", 77)
+    first.put(RETAINED, b"key", b"value")
+    assert committed(engine, first) is None
+    before = contents(engine)
+
+    s3.shut()
+    commit = appended(b"refused")
+    commit.append("other", [Message(SOURCE, b"refused", 1)])
+    commit.ack("orders", "workers", 0, 1)
+    commit.claim("orders", "workers", 1, 2, "other", 78)
+    commit.create_group("orders", "more", WORK)
+    commit.put(RETAINED, b"key", b"other value")
+    commit.put(RETAINED, b"new", b"value")
+    commit.truncate("orders", 1)
+    refused = committed(engine, commit)
+    assert isinstance(refused, Unavailable)
+    assert "does not answer" in str(refused)
+    with pytest.raises(Unavailable, match="does not answer"):
+        engine.commit(appended(b"refused as well"), lambda error: None)
+    assert contents(engine) == before
+
+    s3.open()
+    taken: list[HeadraceError | None] = []
+
+    def is_back() -> bool:
+        engine.poll()
+        try:
+            engine.commit(appended(b"three"), taken.append)
+        except Unavailable:
+            return False
+        engine.sync()
+        return taken[-1] is None
+
+    eventually(is_back)
+    last = Commit()
+    last.requeue("orders", "workers", 0, 1, 99)
+    assert committed(engine, last) is None
+
+    assert payloads(engine) == [b"one", b"two", b"three"]
+    after = contents(engine)
+    engine.close()
+    again = ObjectEngine(s3.url, settings=QUICK)
+    assert contents(again) == after
+    assert again.log("orders").groups["workers"].pending[0].attempts == 1
+    assert again.get(RETAINED, b"key") == b"value"
+    assert "other" not in again.logs()
+    assert list(again.log("orders").groups) == ["workers"]
+    again.close()
+
+
+def test_a_store_that_honours_conditional_writes_is_proven_to_and_nothing_stays_of_the_proof(s3: S3) -> None:
+    prove_fencing(s3.url, SystemClock(), 30_000)
+    prove_fencing(s3.url, SystemClock(), 30_000)
+
+
+def test_a_store_that_ignores_conditional_writes_is_refused(s3_port: int) -> None:
+    forgetful = S3(s3_port, forgetful=True)
+
+    with forgetful.here(), pytest.raises(Unavailable, match="does not honour conditional writes"):
+        prove_fencing(forgetful.url, SystemClock(), 30_000)
+    forgetful.close()

@@ -1,0 +1,110 @@
+"""`headrace serve --store`: real servers over files and over S3: killed, taken over, and refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pika
+import pytest
+
+from headrace.exits import EXIT_DISK_FAILED
+from tests.servers import Server, drain
+from tests.stores import S3
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"n": 1})
+
+
+def publish(server: Server, count: int, queue: str = "jobs") -> None:
+    """Declare the queue and have so many messages confirmed in it."""
+    channel = server.connect().channel()
+    channel.queue_declare(queue, durable=True)
+    channel.confirm_delivery()
+    for number in range(count):
+        channel.basic_publish("", queue, b"%d" % number, PERSISTENT, mandatory=True)
+
+
+def serve(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run a server that is expected to end by itself."""
+    ports = ["--amqp", "0", "--mqtt", "0", "--http", "0", "--ws", "0"]
+    command = [sys.executable, "-m", "headrace", "serve", *ports, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_was_confirmed_is_there_after_kill_9_and_what_was_acknowledged_is_not(tmp_path: Path) -> None:
+    server = Server(tmp_path, store=f"file://{tmp_path}/store")
+    server.start()
+    publish(server, 30)
+    channel = server.connect().channel()
+    assert drain(channel, "jobs", 10) == [b"%d" % number for number in range(10)]
+    publish(server, 1, "later")  # its confirm vouches for the acknowledgements before it
+    server.close_connections()
+    server.kill()
+
+    server.start()
+
+    assert f"serves store file://{tmp_path}/store" in server.log()
+    channel = server.connect().channel()
+    assert drain(channel, "jobs", 20) == [b"%d" % number for number in range(10, 30)]
+    server.close_connections()
+    assert server.stop() == 0
+
+
+def test_another_server_takes_the_store_over_and_the_first_stops_and_says_why(tmp_path: Path, s3: S3) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    first = Server(tmp_path / "first", store=s3.url, environment=s3.environment)
+    first.start()
+    publish(first, 20)
+
+    second = Server(tmp_path / "second", store=s3.url, environment=s3.environment)
+    second.start()
+    try:
+        assert drain(second.connect().channel(), "jobs", 20) == [b"%d" % number for number in range(20)]
+        with pytest.raises(pika.exceptions.AMQPError):
+            publish(first, 1)
+        assert first.wait() == EXIT_DISK_FAILED
+        assert f"another process has opened the store {s3.url}/main" in first.log()
+    finally:
+        first.close_connections()
+        second.close_connections()
+        second.stop()
+
+
+def test_a_store_that_cannot_keep_two_brokers_apart_is_refused_before_anything_is_served(s3_port: int) -> None:
+    forgetful = S3(s3_port, forgetful=True)
+    with forgetful.here():
+        ended = serve("--store", forgetful.url)
+    forgetful.close()
+
+    assert ended.returncode == 1
+    assert "does not honour conditional writes" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_contradictions_and_urls_of_no_store_are_refused_in_words(tmp_path: Path) -> None:
+    both = serve("--store", "memory://", "--data", str(tmp_path))
+    wrong = serve("--store", "ftp://host/dir")
+
+    assert "everything is kept in memory://" in both.stderr
+    assert "give either --data or --store" in both.stderr
+    assert "'ftp://host/dir' is not the URL of a store" in wrong.stderr
+    assert both.returncode != 0
+    assert wrong.returncode != 0
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "slatedb").mkdir()
+    (tmp_path / "slatedb" / "__init__.py").write_text("raise ImportError('No module named slatedb')")
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.cli import main; main()"
+    command = [sys.executable, "-c", program, str(tmp_path), "serve", "--store", "memory://", "--amqp", "0"]
+    environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+    assert "pip install 'headrace[objects]'" in ended.stderr
+
+
+def test_a_broker_without_a_store_does_not_load_what_stores_need(tmp_path: Path) -> None:
+    program = "import sys, headrace.app; assert not any('slatedb' in name for name in sys.modules)"
+
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,174 @@
+"""Laws of the records in an object store: what goes in comes out, order is kept, garbage is Corrupt."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import Corrupt
+from headrace.model import Message, Source
+from headrace.storage.group_state import STREAM, WORK, GroupState
+from headrace.storage.objects import keys, records, state
+from headrace.storage.objects.encodings import (
+    decode_sortable_i64,
+    decode_terminated,
+    decode_var_u64,
+    encode_array,
+    encode_sortable_i64,
+    encode_terminated,
+    encode_var_u64,
+    lexical_successor,
+)
+from headrace.storage.objects.metadata import MetadataDecoder, MetadataEncoder, is_shared, visible_at, with_visible_at
+from headrace.storage.objects.sequence import decode_block
+from tests.workbench import all_values
+
+u64 = st.integers(0, (1 << 64) - 1)
+u16 = st.integers(0, (1 << 16) - 1)
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+offsets = st.integers(0, (1 << 63) - 1)
+text = st.text(st.characters(codec="utf-8"), max_size=12)
+raw = st.binary(max_size=20)
+keyed = st.binary(max_size=6) | st.lists(st.sampled_from([0, 1, 2, 97, 255]), max_size=6).map(bytes)
+messages = st.builds(
+    Message,
+    st.builds(Source, text, text, text, text, st.integers(0, 255)),
+    raw,
+    i64,
+    st.binary(max_size=9),
+    st.integers(0, 255),
+    i64,
+    i64,
+)
+
+DECODERS: dict[str, Callable[[bytes, str], object]] = {
+    "active": records.decode_active,
+    "attempts": records.decode_attempts,
+    "block": decode_block,
+    "entry": records.decode_entry,
+    "instance": state.decode_instance,
+    "log": state.decode_log,
+    "metadata": lambda data, where: MetadataDecoder().decode(data, b"", where),
+    "progress": state.decode_progress,
+    "queue key": lambda data, _: keys.decode_queue_key(data),
+    "settled": records.decode_settled,
+    "spec": records.decode_spec,
+    "table key": lambda data, _: keys.decode_table_key(data),
+    "visible at": visible_at,
+}
+
+
+@given(keyed, keyed, raw)
+def test_terminated_bytes_come_back_and_sort_as_they_are(one: bytes, other: bytes, rest: bytes) -> None:
+    encoded = encode_terminated(one)
+
+    assert decode_terminated(encoded + rest, 0, "key") == (one, len(encoded))
+    assert (one < other) == (encoded < encode_terminated(other))
+
+
+@given(u64, u64)
+def test_numbers_of_keys_come_back_and_sort_as_they_are(one: int, other: int) -> None:
+    encoded = encode_var_u64(one)
+
+    assert decode_var_u64(encoded, 0, "key") == (one, len(encoded))
+    assert (one < other) == (encoded < encode_var_u64(other))
+
+
+@given(i64, i64)
+def test_times_of_keys_come_back_and_sort_as_they_are(one: int, other: int) -> None:
+    assert decode_sortable_i64(encode_sortable_i64(one)) == one
+    assert (one < other) == (encode_sortable_i64(one) < encode_sortable_i64(other))
+
+
+@given(keyed, keyed)
+def test_what_begins_with_a_prefix_is_below_its_successor(prefix: bytes, rest: bytes) -> None:
+    successor = lexical_successor(prefix)
+
+    assert prefix + rest >= prefix
+    assert successor is None or prefix + rest < successor
+
+
+@given(st.lists(st.builds(records.Available, u64, u64, u16, raw), max_size=4))
+def test_available_messages_come_back(available: list[records.Available]) -> None:
+    value = records.encode_active([records.encode_available(each) for each in available], [])
+
+    assert records.decode_active(value, "active") == (available, [])
+
+
+@given(st.lists(st.builds(records.InFlight, u64, u64, i64, i64, u16, raw), max_size=4))
+def test_messages_in_flight_come_back(in_flight: list[records.InFlight]) -> None:
+    value = records.encode_active([], [records.encode_in_flight(each) for each in in_flight])
+
+    assert records.decode_active(value, "active") == ([], in_flight)
+
+
+@given(st.lists(st.builds(records.Settled, u64, u64, i64, u16, raw), max_size=4))
+def test_settled_messages_come_back(settled: list[records.Settled]) -> None:
+    value = encode_array([records.encode_settled(each) for each in settled])
+
+    assert records.decode_settled(value, "done") == settled
+
+
+@given(st.lists(st.builds(records.Attempt, i64, text), max_size=4))
+def test_attempts_come_back(attempts: list[records.Attempt]) -> None:
+    assert records.decode_attempts(records.encode_attempts(attempts), "attempts") == attempts
+
+
+@given(st.builds(records.Spec, text, u16, st.integers(0, (1 << 32) - 1), st.integers(0, 4), text))
+def test_a_specification_comes_back(spec: records.Spec) -> None:
+    assert records.decode_spec(records.encode_spec(spec), "spec") == spec
+
+
+@given(st.lists(st.tuples(u64, raw), max_size=5))
+def test_an_entry_of_the_metadata_log_comes_back(rows: list[tuple[int, bytes]]) -> None:
+    ids, metadata = [row[0] for row in rows], [row[1] for row in rows]
+
+    assert records.decode_entry(records.encode_entry(ids, metadata), "entry") == (ids, metadata)
+
+
+@given(messages, st.booleans(), i64)
+def test_metadata_comes_back_with_and_without_a_time_to_be_visible(message: Message, shared: bool, due_us: int) -> None:
+    metadata = MetadataEncoder().encode(message, shared)
+    found = MetadataDecoder().decode(metadata, message.payload, "metadata")
+    given_back = with_visible_at(metadata, due_us)
+
+    assert all_values([found]) == all_values([message])
+    assert visible_at(given_back, "metadata") == (metadata, due_us)
+    assert all_values([MetadataDecoder().decode(given_back, message.payload, "metadata")]) == all_values([message])
+    assert is_shared(given_back, "metadata") == shared
+
+
+@given(
+    st.sampled_from([WORK, STREAM]), offsets, offsets, text, st.lists(st.tuples(offsets, st.integers(1, 9)), max_size=5)
+)
+def test_progress_comes_back(mode: int, cursor: int, committed: int, name: str, ranges: list[tuple[int, int]]) -> None:
+    group = GroupState(name, mode, "", committed)
+    group.cursor = cursor
+    for start, length in ranges:
+        group.settle(committed + 1 + start % 1000, committed + 1 + start % 1000 + length)
+
+    log_id, found = state.decode_progress(state.encode_progress(9, group), "progress")
+
+    assert log_id == 9
+    assert (found.name, found.mode, found.cursor, found.committed) == (name, mode, group.cursor, group.committed)
+    assert list(found.settled) == list(group.settled)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(data=st.data())
+def test_garbage_is_corrupt_and_nothing_else(name: str, data: st.DataObject) -> None:
+    garbage = data.draw(st.binary(max_size=60) | st.binary(max_size=40).map(lambda tail: b"\x01\x00" + tail))
+
+    with suppress(Corrupt):
+        DECODERS[name](garbage, name)
+
+
+@given(st.lists(st.builds(records.InFlight, u64, u64, i64, i64, u16, raw), min_size=1, max_size=3), st.data())
+def test_a_record_that_was_cut_off_is_corrupt(in_flight: list[records.InFlight], data: st.DataObject) -> None:
+    value = records.encode_active([], [records.encode_in_flight(each) for each in in_flight])
+    cut = data.draw(st.integers(0, len(value) - 1))
+
+    with pytest.raises(Corrupt, match="active"):
+        records.decode_active(value[:cut], "active")

@@ -1,0 +1,99 @@
+"""An object store for tests: moto's S3 over real HTTP on loopback, and a door in front of it that can be shut."""
+
+import contextlib
+import os
+import re
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+
+import requests
+from moto.server import ThreadedMotoServer
+
+_CONDITION = re.compile(rb"if-none-match", re.IGNORECASE)
+
+
+class Door:
+    """A TCP proxy to the store. Shut, it keeps what is sent until it is opened; forgetful, it drops conditions."""
+
+    def __init__(self, port: int, forgetful: bool = False) -> None:
+        self._upstream = port
+        self._forgetful = forgetful
+        self._open = threading.Event()
+        self._open.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def shut(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def close(self) -> None:
+        self._open.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                store = socket.create_connection(("127.0.0.1", self._upstream))
+                for source, target, asks in ((client, store, True), (store, client, False)):
+                    threading.Thread(target=self._pump, args=(source, target, asks), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, asks: bool) -> None:
+        with contextlib.suppress(OSError), source, target:
+            while data := source.recv(1 << 16):
+                self._open.wait()
+                if asks and self._forgetful:
+                    data = _CONDITION.sub(b"x-none-match", data)
+                target.sendall(data)
+
+
+class S3:
+    """A bucket of its own in moto's S3, behind a door."""
+
+    def __init__(self, port: int, forgetful: bool = False) -> None:
+        self._door = Door(port, forgetful)
+        self.bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+        requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
+        self.url = f"s3://{self.bucket}/some/prefix"
+        self.shut = self._door.shut
+        self.open = self._door.open
+        self.close = self._door.close
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to find it."""
+        return {
+            "AWS_ENDPOINT": f"http://127.0.0.1:{self._door.port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+        }
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Have this process find it."""
+        before = dict(os.environ)
+        os.environ.update(self.environment)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[int]:
+    """The port of a store that lives as long as the block."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    try:
+        yield server.get_host_and_port()[1]
+    finally:
+        server.stop()

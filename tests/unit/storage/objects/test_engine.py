@@ -1,0 +1,336 @@
+"""What the engine over an object store puts there, what it takes away again, and how it reads it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.clock import ManualClock, SystemClock
+from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavailable
+from headrace.model import Message, Source
+from headrace.storage.api import RETAINED, Commit
+from headrace.storage.group_state import WORK
+from headrace.storage.objects import keys
+from headrace.storage.objects.database import Database, Tuning
+from headrace.storage.objects.engine import DATABASE, ObjectEngine, ObjectSettings
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.records import (
+    decode_active,
+    decode_attempts,
+    decode_entry,
+    decode_settled,
+    decode_spec,
+)
+from tests.waiting import eventually
+
+QUICK = ObjectSettings(flush_interval_ms=1)
+SOURCE = Source("orders/eu", "amq.topic")
+Records = dict[bytes, bytes]
+
+
+class House:
+    """An engine over a directory, and a look at what is in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.url = f"file://{directory}/store"
+        self.clock = ManualClock()
+        self.engine = self.open(QUICK)
+
+    def open(self, settings: ObjectSettings) -> ObjectEngine:
+        self.engine = ObjectEngine(self.url, settings=settings, clock=self.clock)
+        return self.engine
+
+    def commit(self, *changes: Callable[[Commit], object]) -> None:
+        """One commit with these changes, durable."""
+        commit = Commit()
+        for change in changes:
+            change(commit)
+        outcomes: list[HeadraceError | None] = []
+        self.engine.commit(commit, outcomes.append)
+        self.engine.sync()
+        assert outcomes == [None]
+
+    def records(self, kind: bytes) -> Records:
+        return dict(self.engine._database.scan_prefix(kind))
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.engine.close()
+
+
+def messages(*payloads: bytes, time_us: int = 1) -> list[Message]:
+    return [Message(SOURCE, payload, time_us) for payload in payloads]
+
+
+def append(log: str, *payloads: bytes, time_us: int = 1) -> Callable[[Commit], object]:
+    return lambda commit: commit.append(log, messages(*payloads, time_us=time_us))
+
+
+def group(log: str = "orders", name: str = "workers", start: int = 0) -> Callable[[Commit], object]:
+    return lambda commit: commit.create_group(log, name, WORK, "eu.#", start)
+
+
+def claim(start: int, stop: int, consumer: str = "c1", due_us: int = 99) -> Callable[[Commit], object]:
+    return lambda commit: commit.claim("orders", "workers", start, stop, consumer, due_us)
+
+
+def ack(start: int, stop: int) -> Callable[[Commit], object]:
+    return lambda commit: commit.ack("orders", "workers", start, stop)
+
+
+def test_a_message_is_a_payload_record_and_a_place_in_the_metadata_log(house: House) -> None:
+    house.commit(append("orders", b"one", b"two"))
+
+    assert sorted(house.records(keys.PAYLOAD).values()) == [b"one", b"two"]
+    log_id = house.engine._catalog.log("orders").id
+    prefix = keys.entry_prefix(f"opendata-queue/main/messages/metadata/{log_id}".encode())
+    ((key, value),) = house.records(prefix).items()
+    assert keys.decode_entry_key(key, prefix) == 0
+    ids, metadata = decode_entry(value, "entry")
+    assert [keys.payload_key(each) for each in ids] == sorted(house.records(keys.PAYLOAD))
+    assert all(b"orders/eu" in about for about in metadata)
+
+
+def test_a_group_begins_with_its_specification_and_empty_buckets(house: House) -> None:
+    house.commit(group(start=304))
+
+    (spec,) = house.records(keys.SPEC).values()
+    assert decode_spec(spec, "spec") == ("eu.#", 0, 3600, 2, "workers of orders")
+    for kind, empty in ((keys.ACTIVE, bytes(4)), (keys.DONE, bytes(2)), (keys.FAILED, bytes(2))):
+        ((key, value),) = house.records(kind).items()
+        assert (keys.decode_queue_key(key).number, value) == (keys.bucket_id(2, 304), empty)
+
+
+def test_a_claimed_message_is_in_flight_with_its_attempt_until_it_is_done(house: House) -> None:
+    house.commit(append("orders", b"one", b"two", b"three"), group())
+    house.commit(claim(0, 3, "c1", 99))
+    claimed_us = house.clock.now_us()
+
+    (bucket,) = house.records(keys.ACTIVE).values()
+    _, in_flight = decode_active(bucket, "active")
+    assert [(each.claimed_at_us, each.lease_deadline_us, each.attempts) for each in in_flight] == [
+        (claimed_us, 99, 1)
+    ] * 3
+    assert [keys.number_of(each.claim_id) for each in in_flight] == [0, 1, 2]
+    attempts = [decode_attempts(value, "attempts") for value in house.records(keys.ATTEMPTS).values()]
+    assert attempts == [[(claimed_us, "c1")]] * 3
+
+    house.clock.advance(1)
+    house.commit(ack(0, 2), lambda commit: commit.bury("orders", "workers", 2, 3))
+
+    assert decode_active(next(iter(house.records(keys.ACTIVE).values()), bytes(4)), "active") == ([], [])
+    assert not house.records(keys.ATTEMPTS)
+    ((done_key, done),) = house.records(keys.DONE).items()
+    ((failed_key, failed),) = house.records(keys.FAILED).items()
+    assert [(each.at_us, each.attempts) for each in decode_settled(done, "done")] == [(house.clock.now_us(), 1)] * 2
+    assert [each.claim_id for each in decode_settled(failed, "failed")] == [keys.claim_id(2, 2)]
+    assert keys.decode_queue_key(done_key).number == keys.decode_queue_key(failed_key).number == keys.bucket_id(2, 0)
+
+
+def test_a_message_given_back_is_available_from_its_time_on_and_remembers_its_attempts(house: House) -> None:
+    house.commit(append("orders", b"one"), group())
+    house.commit(claim(0, 1, "c1"))
+    house.commit(lambda commit: commit.requeue("orders", "workers", 0, 1, 500))
+
+    (bucket,) = house.records(keys.ACTIVE).values()
+    ((_, claim_id, attempts, _),), in_flight = decode_active(bucket, "active")
+    assert (claim_id, attempts, in_flight) == (keys.claim_id(2, 0), 1, [])
+    house.engine.close()
+    pending = house.open(QUICK).log("orders").groups["workers"].pending[0]
+    assert (pending.attempts, pending.due_us, pending.consumer) == (1, 500, "")
+
+    house.commit(claim(0, 1, "c2", 700))
+
+    (record,) = house.records(keys.ATTEMPTS).values()
+    assert [each.consumer for each in decode_attempts(record, "attempts")] == ["c1", "c2"]
+
+
+def test_a_message_in_several_logs_has_one_payload_that_goes_with_the_last_of_them(house: House) -> None:
+    (message,) = messages(b"shared")
+
+    def fan_out(commit: Commit) -> None:
+        commit.append("one", [message])
+        commit.append("two", [*messages(b"own"), message])
+
+    house.commit(fan_out)
+    assert sorted(house.records(keys.PAYLOAD).values()) == [b"own", b"shared"]
+    assert len(house.records(keys.REFERENCE)) == 2
+
+    house.commit(lambda commit: commit.truncate("two", 2))
+    eventually(lambda: list(house.records(keys.PAYLOAD).values()) == [b"shared"])
+    assert [found.payload for found in house.engine.log("one").read(0, 9)] == [b"shared"]
+
+    house.commit(lambda commit: commit.drop("one"))
+    eventually(lambda: not house.records(keys.PAYLOAD) and not house.records(keys.REFERENCE))
+
+
+def test_a_log_that_gets_a_message_twice_has_it_twice(house: House) -> None:
+    (message,) = messages(b"twice")
+
+    def both(commit: Commit) -> None:
+        commit.append("one", [message, message])
+        commit.append("two", [message])
+        commit.append("one", [message])
+
+    house.commit(both)
+    house.commit(lambda commit: commit.truncate("one", 2))
+    house.engine.close()
+    house.open(QUICK)
+
+    eventually(lambda: len(house.records(keys.REFERENCE)) <= 2)
+    assert [found.payload for found in house.engine.log("one").read(2, 9)] == [b"twice"]
+    assert [found.payload for found in house.engine.log("two").read(0, 9)] == [b"twice"]
+
+
+def test_nothing_stays_of_a_log_that_was_dropped_with_its_groups(house: House) -> None:
+    house.commit(append("orders", *[b"%d" % number for number in range(3000)]), group())
+    house.commit(append("orders", b"later", time_us=5), claim(0, 10), ack(0, 5))
+    house.commit(lambda commit: commit.drop("orders"))
+
+    kept = {keys.SEQUENCE, keys.INSTANCE, keys.LOG_SEGMENT}
+    eventually(lambda: {key for key in house.records(b"") if key not in kept} == set())
+
+
+def test_what_one_process_leaves_uncollected_the_next_one_collects(house: House) -> None:
+    house.commit(append("orders", b"one", b"two"), append("gone", b"three"))
+    house.engine._collector.stop()
+    house.commit(lambda commit: commit.truncate("orders", 2), lambda commit: commit.drop("gone"))
+    assert len(house.records(keys.PAYLOAD)) == 3
+    house.engine._writer.stop()
+    house.engine._database.close()
+
+    house.open(QUICK)
+
+    eventually(lambda: not house.records(keys.PAYLOAD))
+    assert house.engine.log("orders").next_offset == 2
+
+
+def test_done_messages_are_kept_for_the_retention_and_then_removed(house: House) -> None:
+    house.commit(append("orders", *[b"%d" % number for number in range(250)]), group())
+    house.commit(claim(0, 250), ack(0, 250))
+    assert len(house.records(keys.DONE)) == 3
+
+    house.clock.advance(3000)
+    house.engine.poll()
+    house.commit(append("orders", b"more"))
+    assert len(house.records(keys.DONE)) == 3
+
+    house.clock.advance(700)
+    house.engine.poll()
+
+    eventually(lambda: len(house.records(keys.DONE)) == 1)  # the bucket that is still added to stays
+
+
+def test_logs_are_found_by_time_though_most_of_them_is_not_in_memory(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.engine.close()
+    house.open(ObjectSettings(flush_interval_ms=1, tail_bytes=4096, cache_bytes=4096))
+    for batch in range(60):
+        house.commit(append("orders", *[b"x"] * 100, time_us=1000 + batch * 10))
+
+    log = house.engine.log("orders")
+    assert len(house.records(keys.TIME)) > 3
+    for batch in (0, 1, 17, 35, 59):
+        assert log.find(1000 + batch * 10) == batch * 100
+        assert log.find(1000 + batch * 10 - 9) == batch * 100
+    assert log.find(1591) == log.next_offset == 6000
+    house.commit(lambda commit: commit.truncate("orders", 1750))
+    assert log.find(0) == 1750
+    with pytest.raises(Truncated, match="the log starts at 1750"):
+        log.read(1749, 1)
+    house.engine.close()
+
+
+def test_memory_is_bounded_however_long_a_log_is(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.engine.close()
+    house.open(ObjectSettings(flush_interval_ms=1, tail_bytes=20_000, cache_bytes=10_000))
+    for batch in range(30):
+        house.commit(append("orders", *[b"%d" % (batch * 100 + row) for row in range(100)]))
+
+    log = house.engine.log("orders")
+    found = [message.payload for at in range(0, 3000, 50) for message in log.read(at, 50)]
+
+    assert found == [b"%d" % number for number in range(3000)]
+    around = house.engine._catalog._surroundings
+    largest = 512 * 500  # what is read from the store at once may be held until the next
+    assert around.recent.bytes <= 20_000 + 256 * 500
+    assert around.kept.bytes <= 10_000 + largest
+    house.engine.close()
+
+
+def test_a_large_append_is_cut_into_entries_that_are_good_to_read(house: House) -> None:
+    house.commit(append("orders", *[b"%d" % number for number in range(2500)]))
+
+    prefix = keys.entry_prefix(keys.log_name(DATABASE, house.engine._catalog.log("orders").id))
+    assert [keys.decode_entry_key(key, prefix) for key in house.records(prefix)] == [0, 1000, 2000]
+    house.engine.close()
+    log = house.open(QUICK).log("orders")
+    assert [message.payload for message in log.read(990, 20)] == [b"%d" % number for number in range(990, 1010)]
+
+
+def test_a_payload_that_is_missing_makes_its_log_corrupt_and_no_other(house: House) -> None:
+    house.commit(append("orders", b"one"), append("other", b"two"))
+    payload = next(key for key, value in house.records(keys.PAYLOAD).items() if value == b"one")
+    house.engine._database.store([(payload, None)])
+    house.engine.close()
+    engine = house.open(QUICK)
+
+    with pytest.raises(Corrupt, match="the payload is missing"):
+        engine.log("orders").read(0, 1)
+    assert [message.payload for message in engine.log("other").read(0, 1)] == [b"two"]
+
+
+def test_a_message_whose_topic_is_too_long_is_refused_and_nothing_else_is_harmed(house: House) -> None:
+    commit = Commit()
+    commit.append("orders", [Message(Source("x" * 70_000), b"", 1)])
+    with pytest.raises(Refused, match="too long"):
+        house.engine.commit(commit, lambda error: None)
+
+    house.commit(append("orders", b"fine"))
+    assert house.engine.log("orders").next_offset == 1
+
+
+def test_commits_that_arrive_while_one_is_written_are_written_together(house: House) -> None:
+    order: list[int] = []
+    for number in range(20):
+        commit = Commit()
+        commit.append("orders", messages(b"%d" % number))
+        house.engine.commit(commit, lambda error, number=number: order.append(number))  # type: ignore[misc]
+    house.engine.sync()
+
+    assert order == list(range(20))
+    prefix = keys.entry_prefix(keys.log_name(DATABASE, house.engine._catalog.log("orders").id))
+    assert len(house.records(prefix)) == 20
+    assert house.engine.staged_bytes == 0
+
+
+def test_a_store_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    location = Location(f"file://{tmp_path}/store")
+    foreign = Database(location, DATABASE, Tuning(flush_interval_ms=1), SystemClock())
+    foreign.store([(b"somebody", b"else's")])
+    foreign.close()
+
+    with pytest.raises(Unavailable, match="not Headrace's; choose another path"):
+        ObjectEngine(f"file://{tmp_path}/store", settings=QUICK)
+
+
+def test_a_store_of_another_version_is_refused(house: House) -> None:
+    house.engine._database.store([(keys.INSTANCE, b"\x02\x04\x00main")])
+    house.engine.close()
+
+    with pytest.raises(Corrupt, match="version 2 is not known; this release reads version 1"):
+        house.open(QUICK)
+
+
+def test_an_engine_that_is_closed_takes_nothing_and_closes_again(house: House) -> None:
+    house.commit(lambda commit: commit.put(RETAINED, b"key", b"value"))
+    house.engine.close()
+    house.engine.close()
+
+    with pytest.raises(Unavailable, match="closed"):
+        house.engine.commit(Commit(), lambda error: None)
+    assert house.open(QUICK).get(RETAINED, b"key") == b"value"
