@@ -78,7 +78,7 @@ class _Room:
         """The offset of the first message with at least this time in microseconds, or the one behind the last."""
         broker, rights, _ = place_of(call)
         queue = queue_of(call, broker, rights)
-        return JSONResponse({"offset": queue.log.find(number_of(call, "timestamp", 0))})
+        return JSONResponse({"offset": min(queue.log.find(number_of(call, "timestamp", 0)), queue.safe_offset)})
 
     async def progress(self, call: Call) -> Response:
         """Everything below the offset is done, says a reader that has its own progress elsewhere."""
