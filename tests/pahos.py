@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -32,6 +32,18 @@ def said(kind: int, user: list[tuple[str, str]] | None = None, **values: object)
     return properties
 
 
+class _PatientClient(paho.Client):
+    """Connects again when it is allowed to: each attempt in vain makes paho forget that a message was released, so that
+    it publishes it once more."""
+
+    gate: threading.Event | None = None
+
+    def reconnect(self) -> MQTTErrorCode:
+        if self.gate is not None:
+            self.gate.wait(SECONDS)
+        return super().reconnect()
+
+
 class Paho:
     """One client, connected from the start."""
 
@@ -41,11 +53,13 @@ class Paho:
         protocol = {4: paho.MQTTv311, 5: paho.MQTTv5, 3: paho.MQTTv31}[version]
         self.version = version
         more = {} if version == 5 else {"clean_session": clean}
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=protocol, **more)  # type: ignore[arg-type]
+        self.client = _PatientClient(CallbackAPIVersion.VERSION2, client_id, protocol=protocol, **more)  # type: ignore[arg-type]
+        self.client.gate = options.pop("gate", None)
         self.client.max_inflight_messages_set(options.pop("inflight", 20))
         self.messages: list[paho.MQTTMessage] = []
         self.acked: dict[int, Any] = {}
         self.connected = threading.Event()
+        self.connections = 0
         self.present = False
         self._granted: dict[int, list[Any]] = {}
         self.client.on_message = lambda client, data, message: self.messages.append(message)
@@ -66,6 +80,7 @@ class Paho:
     def _on_connect(self, client: paho.Client, data: object, flags: Any, reason: Any, properties: object) -> None:
         assert not reason.is_failure, reason
         self.present = flags.session_present
+        self.connections += 1
         self.connected.set()
 
     def subscribe(self, pattern: str, qos: int = 1, user: list[tuple[str, str]] | None = None) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,18 @@ import pytest
 from tests.pahos import Paho, wait_for
 from tests.servers import Server
 
+_WRITERS = 3
+_READERS = 2
+_EACH = 800
+_MOST_UNDER_WAY = 400
+
 
 @pytest.fixture
-def server(tmp_path: Path) -> Server:
+def server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path)
     server.start()
-    return server
+    yield server
+    server.kill()
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -32,10 +39,11 @@ def test_what_was_acknowledged_is_in_every_place_it_matched(server: Server, qos:
         mids: dict[int, int] = {}
         number = 0
         while not stop.is_set():
-            mids[client.publish(topic, str(number), qos)] = number
-            number += 1
-            if number % 100 == 0:
-                time.sleep(0.002)
+            if number - len(client.acked) < _MOST_UNDER_WAY:
+                mids[client.publish(topic, str(number), qos)] = number
+                number += 1
+            else:
+                time.sleep(0.001)
         acked[topic] = {mids[mid] for mid in list(client.acked) if mid in mids}
 
     pairs = [(load, "$queue/q/load"), (plain, "load")]
@@ -66,51 +74,113 @@ def test_what_was_acknowledged_is_in_every_place_it_matched(server: Server, qos:
     server.stop()
 
 
-def test_what_a_client_publishes_exactly_once_is_delivered_once_across_crashes(server: Server) -> None:
-    reader = Paho(server.mqtt_port, "reader", 4, clean=False)
-    reader.subscribe("load", 2)
-    reader.close()
-    writer = Paho(server.mqtt_port, "writer", 4, clean=False, inflight=50)
-    writer.client.reconnect_delay_set(1, 1)
-    port = server.mqtt_port
-    total = 3000
-    mids = [writer.publish("load", str(number), 2) for number in range(total)]
-    for share in (0.2, 0.6):
-        wait_for(lambda share=share: len(writer.acked) >= total * share)  # type: ignore[misc]
-        server.kill()
-        server.start(port)
-    wait_for(lambda: all(mid in writer.acked for mid in mids), 60)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_clients_publish_is_delivered_across_crashes_and_once_if_it_is_to_be(server: Server, qos: int) -> None:
+    load = Load(server)
+    load.read(1, 2)
+    load.leave()
+    load.write(qos)
 
-    back = Paho(server.mqtt_port, "reader", 4, clean=False)
-    back.wait(total)
-    assert [int(message.payload) for message in back.messages] == list(range(total))
-    for client in (writer, back):
-        client.close()
-    server.stop()
+    load.crash(0.2, lambda: sum(len(writer.acked) for writer in load.writers) / _WRITERS)
+    load.crash(0.6, lambda: sum(len(writer.acked) for writer in load.writers) / _WRITERS)
+
+    load.read(1)
+    load.check(qos)
 
 
-def test_what_a_client_is_sent_exactly_once_comes_once_across_crashes(server: Server) -> None:
-    port = server.mqtt_port
-    first = Paho(port, "reader", 4, clean=False)
-    first.subscribe("load", 2)
-    first.close()
-    writer = Paho(port, "writer", 4)
-    total = 3000
-    mids = [writer.publish("load", str(number), 2) for number in range(total)]
-    wait_for(lambda: all(mid in writer.acked for mid in mids), 60)
-    writer.close()
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_clients_are_sent_comes_across_crashes_and_once_if_it_is_to_be(server: Server, qos: int) -> None:
+    load = Load(server)
+    load.read(_READERS, qos)
+    load.leave()
+    load.write(2)
+    load.finish_writing()
+    load.read(_READERS)
 
-    reader = Paho(port, "reader", 4, clean=False)
-    reader.client.reconnect_delay_set(1, 1)
-    for share in (0.2, 0.6):
-        wait_for(lambda share=share: len(reader.messages) >= total * share)  # type: ignore[misc]
-        server.kill()
-        server.start(port)
-    reader.wait(total)
-    time.sleep(0.5)
-    assert [int(message.payload) for message in reader.messages] == list(range(total))
-    reader.close()
-    server.stop()
+    load.crash(0.2, lambda: min(len(reader.messages) for reader in load.readers) / _WRITERS)
+    load.crash(0.6, lambda: min(len(reader.messages) for reader in load.readers) / _WRITERS)
+
+    load.check(qos)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_nothing_is_lost_of_a_load_that_goes_on_both_ways_across_crashes(server: Server, qos: int) -> None:
+    load = Load(server)
+    load.read(_READERS, qos)
+    load.write(qos)
+
+    load.crash(0.2, lambda: min(len(reader.messages) for reader in load.readers) / _WRITERS)
+    load.crash(0.6, lambda: min(len(reader.messages) for reader in load.readers) / _WRITERS)
+
+    load.check(qos)
+
+
+class Load:
+    """Clients that publish and read at once, with sessions that are kept, while the server goes and comes."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._up = threading.Event()
+        self._up.set()
+        self.writers: list[Paho] = []
+        self.readers: list[Paho] = []
+
+    def write(self, qos: int) -> None:
+        """Have several clients publish, whatever becomes of the server meanwhile."""
+        self.writers = [self._client(f"writer{number}") for number in range(_WRITERS)]
+        for number, writer in enumerate(self.writers):
+            for at in range(_EACH):
+                writer.publish(f"load/{number}", str(at), qos)
+
+    def finish_writing(self) -> None:
+        wait_for(lambda: all(len(writer.acked) == _EACH for writer in self.writers), 60)
+
+    def read(self, count: int, qos: int | None = None) -> None:
+        """Have so many clients read; they subscribe unless they did before."""
+        self.readers = [self._client(f"reader{number}") for number in range(count)]
+        for reader in self.readers:
+            if qos is not None:
+                reader.subscribe("load/#", qos)
+
+    def leave(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        self.readers = []
+
+    def _client(self, name: str) -> Paho:
+        client = Paho(self._server.mqtt_port, name, 4, clean=False, inflight=50, gate=self._up)
+        client.client.reconnect_delay_set(1, 1)
+        return client
+
+    def crash(self, share: float, done: Callable[[], float]) -> None:
+        """Kill the server when that share is done, have it back where it was, and wait until all have gone on."""
+        wait_for(lambda: done() >= share * _EACH, 60)
+        port = self._server.mqtt_port
+        clients = [(client, client.connections) for client in (*self.writers, *self.readers)]
+        self._up.clear()
+        self._server.kill()
+        self._server.start(port)
+        self._up.set()
+        wait_for(lambda: all(client.connections > count for client, count in clients), 60)
+        writers = [(writer, len(writer.acked)) for writer in self.writers]
+        wait_for(lambda: all(count == _EACH or len(writer.acked) > count for writer, count in writers), 60)
+
+    def check(self, qos: int) -> None:
+        """Every reader has all of each writer's messages, in order; exactly once at QoS 2, else at least once."""
+        self.finish_writing()
+        last = self._client("last")
+        last.sure("load/end", "end", qos)
+        for reader in self.readers:
+            wait_for(lambda reader=reader: any(one.topic == "load/end" for one in reader.messages), 60)  # type: ignore[misc]
+            found: dict[str, list[int]] = {f"load/{number}": [] for number in range(_WRITERS)}
+            for message in reader.messages:
+                if message.topic != "load/end":
+                    found[message.topic].append(int(message.payload))
+            for numbers in found.values():
+                assert (numbers if qos == 2 else list(dict.fromkeys(numbers))) == list(range(_EACH))
+        for client in (*self.writers, *self.readers, last):
+            client.close()
+        self._server.stop()
 
 
 def test_sessions_subscriptions_wills_and_retained_messages_survive(server: Server) -> None:

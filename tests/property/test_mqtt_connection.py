@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from headrace.config.settings import MqttSettings
 from headrace.core.definition import STREAM, QueueDefinition
+from headrace.core.rights import Permission
 from tests.devices import Device, Field, packet, properties, text
+from tests.doors import must
 
 _topics = st.sampled_from(
     ["a", "a/b", "", "$queue/q", "$queue/q/x", "$queue/s", "$queue/q/$ack", "$queue/s/$commit", "$queue/new/x",
@@ -64,6 +66,7 @@ _steps = st.one_of(
     st.tuples(st.just("lose")),
     st.tuples(st.just("hold"), st.booleans()),
     st.tuples(st.just("advance"), st.sampled_from([0.1, 2.0, 40.0])),
+    st.tuples(st.just("rights"), st.sampled_from([".*", "^amq", "^q$", ""])),
     st.tuples(st.just("stop")),
     st.tuples(st.just("silent")),
 )  # fmt: skip
@@ -85,6 +88,8 @@ class _World:
         device, (name, *values) = self.devices[who], step
         if name == "advance":
             self.field.advance(values[0])
+        elif name == "rights":
+            self.allow(values[0])
         elif name == "connect":
             client_id, clean, keep_alive, will, said, version = values
             if device in self.field.devices:
@@ -94,6 +99,11 @@ class _World:
         elif device in self.field.devices:
             self._do(device, name, values)
         device.take()
+
+    def allow(self, read: str) -> None:
+        """Let everybody read these queues and exchanges and no others."""
+        self.field.access.put_permission(Permission("guest", "/", ".*", ".*", read), must)
+        self.field.run()
 
     def _do(self, device: Device, name: str, values: list[Any]) -> None:
         five = device.version == 5
@@ -137,6 +147,7 @@ def test_any_packets_in_any_order_are_answered_or_refused(steps: list[tuple[int,
     for who, step in steps:
         world.do(who, step)
 
+    world.allow(".*")
     witness = world.field.device("witness")
     witness.subscribe(("witness", 0))
     witness.publish("witness", "still there")

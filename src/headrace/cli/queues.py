@@ -69,6 +69,7 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "headrace queues declare orders",
         "headrace queues declare events --type stream --max-age 7d",
         "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
+        """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
     )
 )
 @connected
@@ -79,6 +80,12 @@ def declare(
     kind: Annotated[str, typer.Option("--type", help="classic, quorum, stream or ephemeral.")] = "classic",
     max_depth: Annotated[int, typer.Option(help="How many messages it takes; 0 for the default.")] = 0,
     max_age: Annotated[str, typer.Option(help="How long a stream keeps messages: 7d, 12h.")] = "",
+    topic: Annotated[
+        list[str] | None, typer.Option(help="What is published to topics of this pattern enters; may be repeated.")
+    ] = None,
+    filter: Annotated[  # noqa: A002
+        str, typer.Option(help="Only messages that satisfy this expression enter: \"amount > 100 AND country = 'de'\".")
+    ] = "",
     argument: Annotated[
         list[str] | None, typer.Option("--argument", "-a", help="One of RabbitMQ's arguments, x-name=value.")
     ] = None,
@@ -91,8 +98,12 @@ def declare(
         body["limits"] = {"max_depth": max_depth}
     if max_age:
         body["retention"] = {"max_age": max_age}
+    if topic:
+        body["topics"] = topic
+    if filter:
+        body["filter"] = filter
     if argument and len(body) > 2:
-        fail("--argument says it RabbitMQ's way: give x-max-length and x-max-age with it", EXIT_USAGE)
+        fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age and x-filter with it", EXIT_USAGE)
     queue = client.put(*client.queue(name), body=body)
     print_facts({"queue": queue["name"], "type": queue["type"]}, as_json, queue)
 

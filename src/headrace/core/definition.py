@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from headrace.config.durations import parse_duration_ms
 from headrace.core.arguments import frozen, table_from_json, table_to_json
-from headrace.errors import PreconditionFailed, Refused
+from headrace.errors import BadExpression, PreconditionFailed, Refused
+from headrace.selector import parse
 
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
@@ -36,6 +37,7 @@ COMPARED: Final = (
     "x-dead-letter-routing-key",
     "x-delivery-limit",
     "x-expires",
+    "x-filter",
     "x-max-age",
     "x-max-length",
     "x-max-length-bytes",
@@ -204,6 +206,7 @@ def declared(
         delivery_limit=_limit(reader.number("x-delivery-limit", least=-1), kind),
         dead_letter_exchange=reader.text("x-dead-letter-exchange"),
         dead_letter_key=reader.text("x-dead-letter-routing-key"),
+        filter=reader.expression("x-filter"),
         arguments=given,
     )
     if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
@@ -262,6 +265,15 @@ class _Arguments:
         if value is None or isinstance(value, str):
             return value
         raise self._invalid(name, f"expected a string, received {value!r}")
+
+    def expression(self, name: str) -> str:
+        text = self.text(name) or ""
+        try:
+            if text:
+                parse(text)
+        except BadExpression as error:
+            raise self._invalid(name, str(error)) from error
+        return text
 
     def flag(self, name: str) -> bool:
         value = self._values.get(name, False)

@@ -18,7 +18,7 @@ from headrace.core.stream import StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup
-from headrace.errors import Corrupt, PreconditionFailed, Refused
+from headrace.errors import Corrupt, PreconditionFailed, Refused, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector, parse
 from headrace.storage.api import Encoded, Log
@@ -28,6 +28,7 @@ RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
 BROWSE_BYTES: Final = 16 << 20
 _EXPIRED_AT_ONCE: Final = 1000
+_AGAIN_US: Final = 1_000_000
 """How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
 
@@ -65,6 +66,8 @@ class Queue:
         self._wake_us = 0
         self._retention_at_us = 0
         self._is_overdue = False
+        self._is_stalled = False
+        """Whether messages could not be read when they should have been delivered."""
         try:
             self._restore(now_us)
         except Corrupt as error:
@@ -228,6 +231,8 @@ class Queue:
                 self._disposal.retain(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
+        except Unavailable:
+            self._try_again(now_us)
 
     def _expect(self, turn: Turn, expires_us: int, now_us: int) -> None:
         if expires_us > now_us:
@@ -370,6 +375,8 @@ class Queue:
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
+        except Unavailable:
+            self._try_again(now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
@@ -460,7 +467,17 @@ class Queue:
                 self._disposal.retain(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
+        except Unavailable:
+            self._try_again(now_us)
+        if self._is_stalled:
+            self._is_stalled = False
+            self.pump_soon()
         self._plan(now_us)
+
+    def _try_again(self, now_us: int) -> None:
+        """Messages cannot be read now: deliver later."""
+        self._is_stalled = True
+        self.wake_at(now_us + _AGAIN_US)
 
     def _expire(self, turn: Turn, now_us: int) -> None:
         self._is_overdue = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, FILTERED_AT_ONCE, REJECT, Found, Group, PendingEntry
 from headrace.core.turn import Turn
-from headrace.errors import Refused
+from headrace.errors import Refused, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector
 from headrace.storage.group_state import WORK, GroupState
@@ -108,16 +108,19 @@ class StreamGroup(Group):
     def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
         found: list[Found] = []
         first = self.queue.first_offset
-        while self._again and len(found) < room:
-            offset = heapq.heappop(self._again)
-            if offset >= first and self._admits(message := self.queue.message(offset), now_us):
-                found.append((offset, message))
         state = self.state
         start = state.cursor = max(state.cursor, first)
-        left = room - len(found)
-        is_filtered = self.filter is not None or self._selector is not None
-        most = max(left, FILTERED_AT_ONCE) if is_filtered else left
-        for message in self.queue.log.read(start, most) if left else []:
+        messages: list[Message] = []
+        try:
+            self._find_again(found, room, first, now_us)
+            left = room - len(found)
+            is_filtered = self.filter is not None or self._selector is not None
+            most = max(left, FILTERED_AT_ONCE) if is_filtered else left
+            messages = self.queue.log.read(start, most) if left else []
+        except Unavailable:
+            if not found:
+                raise
+        for message in messages:
             offset = state.cursor
             state.cursor += 1
             if self._admits(message, now_us):
@@ -127,6 +130,13 @@ class StreamGroup(Group):
         if state.cursor > start or found:
             self._commit_later(now_us)
         return found
+
+    def _find_again(self, found: list[Found], room: int, first: int, now_us: int) -> None:
+        while self._again and len(found) < room:
+            offset = self._again[0]
+            if offset >= first and self._admits(message := self.queue.message(offset), now_us):
+                found.append((offset, message))
+            heapq.heappop(self._again)
 
     def _admits(self, message: Message, now_us: int) -> bool:
         if message.expires_us and message.expires_us <= now_us:

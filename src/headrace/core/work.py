@@ -11,7 +11,7 @@ from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.selection import Selection
 from headrace.core.turn import Turn
 from headrace.core.waiting import NONE, Waiting
-from headrace.errors import AccessRefused, Refused
+from headrace.errors import AccessRefused, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.group_state import COMMITTED, GroupState, Pending, Transition
 
@@ -171,7 +171,11 @@ class WorkGroup(Group):
             self._index_new()
         found = self._returned(turn, room, now_us) if self._waiting.has_ready else []
         if len(found) < room:
-            found += self._fresh(turn, room - len(found), now_us)
+            try:
+                found += self._fresh(turn, room - len(found), now_us)
+            except Unavailable:
+                if not found:
+                    raise
         return found
 
     def _returned(self, turn: Turn, room: int, now_us: int) -> list[Found]:
@@ -186,7 +190,14 @@ class WorkGroup(Group):
                     self._was_picked(offset)
             if start >= run.stop:
                 continue
-            for offset, message in enumerate(self.queue.log.read(start, run.stop - start), start):
+            try:
+                messages = self.queue.log.read(start, run.stop - start)
+            except Unavailable:
+                self._waiting.add_all(run, self._levels - 1)  # they were the most urgent, and are so still
+                if found:
+                    return found
+                raise
+            for offset, message in enumerate(messages, start):
                 is_open = offset not in self.state.settled and not (self._picked and self._was_picked(offset))
                 if is_open and self._admit(turn, offset, message, now_us):
                     found.append((offset, message))

@@ -1,11 +1,13 @@
-"""One server in memory for all of these tests; each has topics and client identifiers of its own."""
+"""A server in memory for nearly all of these tests; each has topics and client identifiers of its own."""
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.conformance.mqtt.wire import CONNACK, Client, Property, Will, connect
+from tests.conformance.mqtt.clients import Client
+from tests.conformance.mqtt.wire import CONNACK, Property, Will, connect
 from tests.servers import Server
 
 _numbers = itertools.count(1)
@@ -13,7 +15,10 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), True)
+    yield from _running(Server(tmp_path_factory.mktemp("server"), True))
+
+
+def _running(running: Server) -> Iterator[Server]:
     running.start()
     yield running
     assert running.stop() == 0, running.log()
@@ -30,12 +35,13 @@ class Room:
         self.version = version
 
     @property
-    def websocket_port(self) -> int:
-        return self._server.ports["ws"]
+    def websocket_ports(self) -> list[int]:
+        """Its own one, and that of HTTP."""
+        return [self._server.ports["ws"], self._server.ports["http"]]
 
     @property
-    def http_port(self) -> int:
-        return self._server.ports["http"]
+    def server(self) -> Server:
+        return self._server
 
     def name(self, what: str = "client") -> str:
         """A client identifier that no other test has."""
@@ -85,6 +91,23 @@ class Room:
         assert all(reason < 0x80 for reason in suback.reasons), suback
         return client
 
+    def refused(self, data: bytes) -> list[int]:
+        """The reasons of all CONNACKs that come until the server has closed the connection."""
+        client = self.stranger()
+        client.send(data)
+        ending = client.expect_end()
+        assert all(last.kind == CONNACK and last.session_present == 0 for last in ending), ending
+        return [last.reason for last in ending]
+
+    @property
+    def malformed(self) -> list[int]:
+        """How a CONNECT that breaks a rule is refused: MQTT 3.1.1 [MQTT-3.1.4-1] wants no answer at all."""
+        return [0x81] if self.version == 5 else []
+
+    def pass_time(self) -> None:
+        """Wait for one and a half seconds, by the server's clock."""
+        self.client(keep_alive=1).expect_end()
+
     def close(self) -> None:
         for client in self._clients:
             client.close()
@@ -95,3 +118,32 @@ def room(server: Server, version: int) -> Iterator[Room]:
     made = Room(server, version)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="package")
+def narrow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    settings = "mqtt: {receive_maximum: 10, topic_alias_maximum: 0, max_packet_bytes: 1KiB}\n"
+    yield from _running(_configured(tmp_path_factory.mktemp("narrow"), settings))
+
+
+@pytest.fixture
+def narrow(narrow_server: Server, version: int) -> Iterator[Room]:
+    """A room of a server that takes little."""
+    made = Room(narrow_server, version)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path, version: int) -> Iterator[Room]:
+    """A room of a server that wants to hear from everybody every second."""
+    for server in _running(_configured(tmp_path, "mqtt: {max_keep_alive: 1s}\n")):
+        made = Room(server, version)
+        yield made
+        made.close()
+
+
+def _configured(directory: Path, settings: str) -> Server:
+    file = directory / "headrace.yaml"
+    file.write_text(settings)
+    return Server(directory, True, ["--config", str(file)])

@@ -26,7 +26,7 @@ def test_a_ping_is_answered(room: Room) -> None:
     assert client.expect(PINGRESP).body == b""
 
 
-@clauses(v311="3.14.4-3", v5="3.14.4-3")
+@clauses(v311="3.14.4-1 3.14.4-2 3.14.4-3", v5="3.14.4-1 3.14.4-2 3.14.4-3")
 def test_after_a_goodbye_the_connection_ends_and_nothing_more_is_looked_at(room: Room) -> None:
     subscriber = room.subscriber((room.topic(), 0))
     client = room.client()
@@ -91,10 +91,8 @@ def test_a_goodbye_may_change_how_long_the_session_is_kept(room: Room) -> None:
 @clauses(v5="4.1.0-2")
 def test_a_session_ends_when_its_time_has_passed(room: Room) -> None:
     first = room.client(room.name("short"), clean=False, kept_seconds=1)
-    first.send(GOODBYE)
-    first.expect_end()
-    timer = room.client(keep_alive=1)
-    timer.expect_end()  # one and a half seconds later
+    first.leave()
+    room.pass_time()
 
     back = room.client(room.name("short"), clean=False, kept_seconds=1)
 
@@ -115,7 +113,7 @@ def test_the_flags_of_auth_are_fixed(room: Room, flags: int) -> None:
     assert [(last.kind, last.reason) for last in client.expect_end()] == [(DISCONNECT, 0x81)]
 
 
-@clauses(v5="4.12.0-1")
+@clauses(v5="4.12.0-1 4.12.0-4")
 @pytest.mark.parametrize("method", ["SCRAM-SHA-256", "", "x" * 1000])
 def test_an_authentication_method_that_is_not_supported_is_refused(room: Room, method: str) -> None:
     client = room.stranger()
@@ -134,14 +132,51 @@ def test_without_an_authentication_method_there_is_no_word_of_it(room: Room) -> 
     client.expect_nothing()
 
 
-@clauses(v5="4.12.0-7")
-@pytest.mark.parametrize("reason", [0x18, 0x19])
+@clauses(v5="3.1.2-30 4.12.0-2 4.12.0-3 4.12.0-5")
+def test_what_follows_a_connect_with_an_authentication_method_is_not_looked_at(room: Room) -> None:
+    subscriber = room.subscriber((room.topic(), 0))
+    client = room.stranger()
+    more = packet(0xF0, b"\x19" + properties([(0x15, "another")]))
+
+    client.send(connect(5, room.name(), said=[(0x15, "SCRAM-SHA-256")]) + publish(5, room.topic(), b"no") + more)
+
+    (last,) = client.expect_end()  # neither AUTH nor a CONNACK that accepts
+    assert (last.kind, last.reason, last.values(0x15)) == (CONNACK, 0x8C, [])
+    subscriber.expect_nothing()
+
+
+@clauses(v5="4.12.0-7 4.12.1-1 4.12.1-2")
+@pytest.mark.parametrize("reason", [0x00, 0x18, 0x19])
 def test_auth_from_a_client_that_named_no_method_ends_the_connection(room: Room, reason: int) -> None:
     client = room.client()
 
     client.send(packet(0xF0, bytes((reason,)) + properties([(0x15, "m")])))
 
     assert [(last.kind, last.reason) for last in client.expect_end()] == [(DISCONNECT, 0x82)]
+
+
+@clauses(v5="3.15.2-1")
+@pytest.mark.parametrize("reason", [0x01, 0x17, 0x80, 0x8C, 0xFF])
+def test_auth_has_a_reason_of_its_own(room: Room, reason: int) -> None:
+    client = room.client()
+
+    client.send(packet(0xF0, bytes((reason,)) + properties([(0x15, "m")])))
+
+    (last,) = client.expect_end()
+    assert (last.kind, last.reason) == (DISCONNECT, 0x82)
+    assert "AUTH" in str(last.values(0x1F)[0])
+
+
+@clauses(v5="3.15.2-2 3.15.2-3")
+def test_the_answer_to_auth_fits(room: Room) -> None:
+    client = room.client(said=((0x27, 30),))
+    long = [(0x15, "m"), (0x1F, "r" * 200), (0x26, ("k", "v" * 200))]
+
+    client.send(packet(0xF0, b"\x19" + properties(long)))
+
+    (last,) = client.expect_end()
+    assert (last.kind, last.reason) == (DISCONNECT, 0x82)
+    assert len(last.body) + 2 <= 30
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -5,29 +5,16 @@ import pytest
 from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
 from tests.conformance.mqtt.wire import (
-    DISCONNECT,
     PUBACK,
     PUBLISH,
     SUBACK,
     UNSUBACK,
-    Client,
     answer,
     packet,
     subscribe,
     text,
     unsubscribe,
 )
-
-
-def ends_with(client: Client, *reasons: int) -> None:
-    """The server ends the connection; in MQTT 5 it says why."""
-    ending = client.expect_end()
-    if client.version == 5:
-        assert [last.kind for last in ending] == [DISCONNECT]
-        assert ending[0].reason in reasons
-    else:
-        assert ending == []
-
 
 # -- SUBSCRIBE ---------------------------------------------------------------------------------------------------------
 
@@ -40,7 +27,7 @@ def test_the_flags_of_subscribe_are_fixed(room: Room, flags: int) -> None:
 
     client.send(bytes((0x80 | flags,)) + data[1:])
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)
 
 
 @clauses(v311="3.8.3-1", v5="3.8.3-1")
@@ -50,7 +37,7 @@ def test_a_topic_filter_is_utf_8(room: Room, raw: bytes) -> None:
 
     client.send(subscribe(room.version, 1, (raw, 0)))
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)
 
 
 @clauses(v311="3.8.3-3", v5="3.8.3-2")
@@ -59,7 +46,7 @@ def test_a_subscribe_has_a_topic_filter(room: Room) -> None:
 
     client.send(subscribe(room.version, 1))
 
-    ends_with(client, 0x82)
+    client.ends_with(0x82)
 
 
 @clauses(v311="3.8.3-4", v5="3.8.3-5")
@@ -69,7 +56,7 @@ def test_reserved_bits_of_the_options_and_a_qos_of_3_end_the_connection(room: Ro
 
     client.send(subscribe(room.version, 1, (room.topic(), options)))
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)
 
 
 @clauses(v311="3.8.3-4")
@@ -79,7 +66,7 @@ def test_the_options_of_mqtt_5_are_reserved_bits_in_mqtt_3(room: Room, options: 
 
     client.send(subscribe(4, 1, (room.topic(), options)))
 
-    ends_with(client)
+    client.ends_with()
 
 
 @clauses(v5="4.13.1-1")
@@ -88,7 +75,7 @@ def test_a_retain_handling_of_3_ends_the_connection(room: Room) -> None:
 
     client.send(subscribe(5, 1, (room.topic(), 0x30)))
 
-    ends_with(client, 0x82)
+    client.ends_with(0x82)
 
 
 @clauses(v5="4.13.1-1")
@@ -98,7 +85,7 @@ def test_a_subscription_identifier_is_one_and_not_0(room: Room, numbers: tuple[i
 
     client.send(subscribe(5, 1, (room.topic(), 0), said=[(0x0B, number) for number in numbers]))
 
-    ends_with(client, 0x82)
+    client.ends_with(0x82)
 
 
 @clauses(v5="3.8.3-3")
@@ -118,7 +105,7 @@ def test_a_shared_subscription_cannot_be_no_local(room: Room) -> None:
 
     client.send(subscribe(5, 1, (f"$share/g/{room.topic()}", 4)))
 
-    ends_with(client, 0x82)
+    client.ends_with(0x82)
 
 
 @clauses(v311="3.8.4-1", v5="3.8.4-1")
@@ -218,7 +205,7 @@ def test_the_flags_of_unsubscribe_are_fixed(room: Room, flags: int) -> None:
 
     client.send(bytes((0xA0 | flags,)) + data[1:])
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)
 
 
 @clauses(v311="3.10.3-1", v5="3.10.3-1")
@@ -227,7 +214,7 @@ def test_a_filter_of_unsubscribe_is_utf_8(room: Room) -> None:
 
     client.send(unsubscribe(room.version, 1, b"\xff"))
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)
 
 
 @clauses(v311="3.10.3-2 4.8.0-1", v5="3.10.3-2")
@@ -236,7 +223,7 @@ def test_an_unsubscribe_has_a_filter(room: Room) -> None:
 
     client.send(unsubscribe(room.version, 1))
 
-    ends_with(client, 0x82)
+    client.ends_with(0x82)
 
 
 @clauses(v311="3.10.4-1", v5="3.10.4-1")
@@ -319,4 +306,4 @@ def test_a_request_that_ends_in_the_middle_of_a_filter_ends_the_connection(room:
 
     client.send(packet(kind, b"\0\1" + (b"\0" if room.version == 5 else b"") + text("abc")[:-1]))
 
-    ends_with(client, 0x81)
+    client.ends_with(0x81)

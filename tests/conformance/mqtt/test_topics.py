@@ -7,7 +7,7 @@ from tests.conformance.mqtt.conftest import Room
 from tests.conformance.mqtt.wire import DISCONNECT, SUBACK, publish, subscribe, unsubscribe
 
 
-@clauses(v311="4.7.1-1", v5="4.7.0-1")
+@clauses(v311="3.8.3-2 4.7.1-1", v5="4.7.0-1")
 def test_wildcards_are_for_filters(room: Room) -> None:
     subscriber = room.subscriber((room.topic("+", "#"), 0))
 

@@ -1,15 +1,16 @@
-"""Chapter 6: MQTT over WebSocket, on its own port and on the HTTP port."""
+"""Chapters 6 and 7: MQTT over WebSocket, on its own port and on the HTTP port, and over TCP, without anything more."""
 
 import contextlib
 import os
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 
 from tests.conformance.mqtt.clauses import clauses
 from tests.conformance.mqtt.conftest import Room
-from tests.conformance.mqtt.wire import connect, publish, subscribe
+from tests.conformance.mqtt.wire import PUBLISH, connect, packet, publish, subscribe, text
 
 _CONTINUATION, _TEXT, _BINARY, _CLOSE = 0, 1, 2, 8
 
@@ -18,7 +19,7 @@ class WebSocketClient:
     """A WebSocket whose every byte is written here."""
 
     def __init__(self, port: int, path: str = "/mqtt", protocols: str = "mqtt") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._data = b""
         request = (
             f"GET {path} HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -72,13 +73,9 @@ class WebSocketClient:
         self._socket.close()
 
 
-def ports(room: Room) -> list[int]:
-    return [room.websocket_port, room.http_port]
-
-
 @clauses(v311="6.0.0-1", v5="6.0.0-1")
 def test_packets_come_in_binary_frames_and_others_end_the_connection(room: Room) -> None:
-    for port in ports(room):
+    for port in room.websocket_ports:
         client = WebSocketClient(port)
         client.send(_BINARY, connect(room.version, room.name(str(port))))
         assert client.mqtt(4)[0] == 0x20
@@ -92,7 +89,7 @@ def test_packets_come_in_binary_frames_and_others_end_the_connection(room: Room)
 @clauses(v311="6.0.0-2", v5="6.0.0-2")
 def test_packets_need_not_be_frames(room: Room) -> None:
     watching = room.subscriber((room.topic(), 1))
-    for port in ports(room):
+    for port in room.websocket_ports:
         client = WebSocketClient(port)
         data = connect(room.version, room.name(str(port)))
         client.send(_BINARY, data[:5])
@@ -114,7 +111,7 @@ def test_packets_need_not_be_frames(room: Room) -> None:
 @clauses(v311="6.0.0-4", v5="6.0.0-4")
 @pytest.mark.parametrize("offered", ["mqtt", "chat, mqtt", "mqtt, mqttv3.1"])
 def test_the_server_selects_mqtt(room: Room, offered: str) -> None:
-    for port in ports(room):
+    for port in room.websocket_ports:
         client = WebSocketClient(port, protocols=offered)
 
         lines = client.answer.decode().lower().split("\r\n")
@@ -124,10 +121,66 @@ def test_the_server_selects_mqtt(room: Room, offered: str) -> None:
         client.close()
 
 
-@clauses(v311="6.0.0-4", v5="6.0.0-4")
+@clauses(v311="6.0.0-3 6.0.0-4", v5="6.0.0-3 6.0.0-4")
 def test_a_client_that_does_not_offer_mqtt_is_refused(room: Room) -> None:
-    for port in ports(room):
+    for port in room.websocket_ports:
         client = WebSocketClient(port, protocols="chat")
 
         assert client.answer.startswith(b"HTTP/1.1 400")
         client.close()
+
+
+@clauses(v311="7.1.1-1 7.1.2-1", v5="4.2.0-1")
+def test_clients_of_every_transport_reach_each_other(room: Room) -> None:
+    over_tcp = room.subscriber((room.topic("tcp"), 0))
+    for port in room.websocket_ports:
+        over_web_socket = WebSocketClient(port)
+        over_web_socket.send(_BINARY, connect(room.version, room.name(str(port))))
+        connack = over_web_socket.frame()[1]
+        assert connack[:1] == b"\x20"
+        over_web_socket.send(_BINARY, subscribe(room.version, 1, (room.topic("web"), 0)))
+        assert over_web_socket.frame()[1][:1] == b"\x90"
+
+        over_web_socket.send(_BINARY, publish(room.version, room.topic("tcp"), b"from a page"))
+        assert over_tcp.message().payload == b"from a page"
+        room.client().publish(room.topic("web"), b"from a device")
+        assert over_web_socket.frame() == (_BINARY, publish(room.version, room.topic("web"), b"from a device"))
+        over_web_socket.close()
+
+
+@clauses(v311="7.0.0-1")
+def test_the_server_opens_no_connections_to_others(room: Room) -> None:
+    room.client().publish(room.topic(), b"1")
+    listening = {f"{port:04X}" for port in room.server.ports.values()}
+
+    sockets = {
+        link.name[8:-1]
+        for descriptor in Path(f"/proc/{room.server.pid}/fd").iterdir()
+        if (link := _target(descriptor)).name.startswith("socket:[")
+    }
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    own = {fields[1].rpartition(":")[2] for fields in lines if fields[9] in sockets}
+
+    assert own <= listening  # every connection came in at a port of its own
+    assert own
+
+
+def _target(descriptor: Path) -> Path:
+    try:
+        return descriptor.readlink()
+    except FileNotFoundError:  # it was closed meanwhile
+        return Path()
+
+
+@clauses(v311="7.0.0-2")
+def test_nothing_is_said_that_the_specification_does_not_have(room: Room) -> None:
+    client = room.stranger()
+
+    client.send(connect(4, room.name()), subscribe(4, 1, (room.topic(), 1)))
+    client.send(publish(4, room.topic(), b"1", qos=1, number=2))
+
+    expected = {b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\x40\x02\x00\x02"}
+    received = [client.receive() for _ in range(4)]
+    assert {packet(last.kind << 4, last.body) for last in received if last.kind != PUBLISH} == expected
+    (message,) = [last for last in received if last.kind == PUBLISH]
+    assert message.body == text(room.topic()) + message.number.to_bytes(2) + b"1"

@@ -49,6 +49,41 @@ def test_what_was_confirmed_is_there_after_kill_9_and_what_was_acknowledged_is_n
     assert server.stop() == 0
 
 
+def test_queues_with_filters_share_what_is_published_once(tmp_path: Path) -> None:
+    server = Server(tmp_path, store=f"file://{tmp_path}/store")
+    server.start()
+    try:
+        papers = ("--topic", "$queue/papers/#")
+        declare(server, "invoices", *papers, "--filter", "type = 'invoice' AND amount > 100")
+        declare(server, "large", *papers, "--filter", "amount > 1000")
+        channel = server.connect().channel()
+        channel.queue_declare("letters", durable=True, arguments={"x-filter": "type = 'letter'"})
+        channel.queue_bind("letters", "amq.topic", "#")
+        channel.confirm_delivery()
+        for number, kind, amount in ((1, "invoice", 50), (2, "invoice", 500), (3, "invoice", 5000), (4, "letter", 0)):
+            about = pika.BasicProperties(delivery_mode=2, headers={"type": kind, "amount": amount})
+            channel.basic_publish("", f"$queue/papers/{number}", b"%d" % number, about)
+            channel.basic_publish("amq.topic", f"papers.{number}", b"%d" % number, about)
+
+        server.close_connections()
+        server.kill()
+        server.start()
+
+        channel = server.connect().channel()
+        assert drain(channel, "invoices", 2) == [b"2", b"3"]
+        assert drain(channel, "large", 1) == [b"3"]
+        assert drain(channel, "letters", 1) == [b"4"]
+    finally:
+        server.close_connections()
+        server.stop()
+
+
+def declare(server: Server, queue: str, *options: str) -> None:
+    """Have the command line declare a queue."""
+    command = [sys.executable, "-m", "headrace", "queues", "declare", queue, "--url", server.http_url, *options]
+    subprocess.run(command, check=True, timeout=60, capture_output=True)
+
+
 def test_another_server_takes_the_store_over_and_the_first_stops_and_says_why(tmp_path: Path, s3: S3) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()

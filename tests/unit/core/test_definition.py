@@ -367,3 +367,17 @@ def test_a_configured_ephemeral_queue_is_not_stored() -> None:
 def test_a_bad_key_of_a_configured_queue_is_named(values: dict[str, object], where: str) -> None:
     with pytest.raises(Refused, match=where):
         configured(values)
+
+
+def test_a_filter_expression_can_be_an_argument() -> None:
+    expression = "type = 'invoice' AND amount > 100"
+    definition = declared("invoices", arguments={"x-filter": expression})
+
+    assert definition.filter == expression
+    with pytest.raises(PreconditionFailed, match="x-filter"):
+        definition.check_equivalent(declared("invoices"))
+
+
+def test_a_filter_expression_that_cannot_be_read_is_refused_in_words() -> None:
+    with pytest.raises(PreconditionFailed, match="invalid arg 'x-filter' for queue 'invoices'"):
+        declared("invoices", arguments={"x-filter": "amount >"})

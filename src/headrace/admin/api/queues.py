@@ -130,6 +130,7 @@ _DECLARATION: Final = {
             "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
         },
         topics={"type": "array", "items": TEXT},
+        filter={**TEXT, "description": "An expression that messages must satisfy to enter."},
         limits=TABLE,
         retry=TABLE,
         retention=TABLE,

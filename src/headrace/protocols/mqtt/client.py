@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.delivery import UNLIMITED, Consumer, Delivery
-from headrace.core.envelope import marked, read_mark
+from headrace.core.envelope import Mark, marked, read_mark
 from headrace.core.session import Session
 from headrace.core.subscriber import Outlet, Subscriber
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Grant, Subscription, merged
@@ -156,10 +156,8 @@ class Client(Subscriber):
         """What waited in the session's log: the packet identifier follows from the offset."""
         now_us = self._clock.now_us()
         for delivery in deliveries:
-            try:
-                mark = read_mark(delivery.message)
-            except Corrupt:
-                self.outbox.settle(delivery)
+            mark = self._mark_of(delivery)
+            if mark is None:
                 continue
             packet = self._packet(delivery.message, mark.properties, mark.identifiers, now_us)
             number = delivery.offset % LOG_IDENTIFIERS + 1
@@ -176,10 +174,8 @@ class Client(Subscriber):
         assert session is not None
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         for delivery in deliveries:
-            try:
-                mark = read_mark(delivery.message)
-            except Corrupt:
-                self.outbox.settle(delivery)
+            mark = self._mark_of(delivery)
+            if mark is None:
                 continue
             retain = mark.retain and subscription.keeps_retain
             assurance = min(mark.assurance, subscription.assurance)
@@ -196,6 +192,14 @@ class Client(Subscriber):
             else:
                 self.outbox.settle(delivery)
                 self.outbox.offer(packet, assurance, retain, len(delivery.message.payload))
+
+    def _mark_of(self, delivery: Delivery) -> Mark | None:
+        """How it is to be sent; None for one that cannot be read, which is done with by that."""
+        try:
+            return read_mark(delivery.message)
+        except Corrupt:
+            self.outbox.settle(delivery)
+            return None
 
     def _packet(self, message: Message, said: bytes, identifiers: tuple[int, ...], now_us: int) -> PublishEncoder:
         properties = b""

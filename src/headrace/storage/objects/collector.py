@@ -21,6 +21,7 @@ _AT_ONCE: Final = 2000
 _PAUSE_S: Final = 0.5
 """How long to let garbage come together."""
 _RETRY_S: Final = 5.0
+_WAIT_MS: Final = 500
 _BUCKETS: Final = 64
 
 
@@ -198,4 +199,8 @@ class Collector:
     def _write(self) -> None:
         if self._changes:
             changes, self._changes = self._changes, []
-            self._database.store(changes)
+            writing = self._database.write(changes)
+            while not writing.wait(_WAIT_MS):
+                if self._stopping.is_set():
+                    writing.release()
+                    return

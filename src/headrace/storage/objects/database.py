@@ -3,6 +3,7 @@
 Every call waits for its answer, at most as long as the settings say; then it raises Unavailable.
 """
 
+import copy
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, final
@@ -42,7 +43,7 @@ class Tuning(NamedTuple):
     timeout_ms: int = 30_000
     """How long a call may take."""
     cache_bytes: int = 32 * _MIB
-    memory_bytes: int = 32 * _MIB
+    memory_bytes: int = 16 * _MIB
     """How much is written before it is sorted into a table."""
     manifest_poll_ms: int = 1000
 
@@ -92,6 +93,12 @@ class Database:
             begin = function("method_dbbuilder_build")(builder._uniffi_clone_handle())
             self._db = native._UniffiFfiConverterTypeDb.lift(self._finish(HANDLE, begin, "opening"))
         self._options = {order: _scan_options(order) for order in (False, True)}
+
+    def within(self, timeout_ms: int) -> "Database":
+        """The same database with less patience, for whoever must not wait long. Close the other one."""
+        impatient = copy.copy(self)
+        impatient._tuning = self._tuning._replace(timeout_ms=min(timeout_ms, self._tuning.timeout_ms))
+        return impatient
 
     def get(self, key: bytes) -> bytes | None:
         with _translated(self.place):

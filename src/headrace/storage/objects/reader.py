@@ -1,9 +1,13 @@
-"""Messages out of the store: by offset and by time. Knows keys and records; what is held in memory is in chunks.py."""
+"""Messages out of the store: by offset and by time. Knows keys and records; what is held in memory is in chunks.py.
+
+The owner of the engine waits for these reads, and with it everybody else. So it does not wait long, and once the store
+did not answer, it is not asked again for a while.
+"""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple, final
 
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Unavailable
 from headrace.model import Message
 from headrace.storage.objects.database import Database
 from headrace.storage.objects.encodings import lexical_successor
@@ -20,6 +24,9 @@ from headrace.storage.objects.keys import (
 from headrace.storage.objects.metadata import MetadataDecoder, payload_length, timestamp_us
 from headrace.storage.objects.records import decode_entry
 
+PATIENCE_MS: Final = 2000
+_REST_US: Final = 5_000_000
+"""For how long the store is not asked again after it did not answer."""
 READ_ROWS: Final = 512
 READ_BYTES: Final = 1 << 20
 _ENTRIES: Final = 16
@@ -40,8 +47,9 @@ class StoreReader:
     """Reads logs of one database. Not for several threads at once: the decoder remembers."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._database = database.within(PATIENCE_MS)
         self._decoder = MetadataDecoder()
+        self._asked_again_us = 0
 
     def entries(self, prefix: bytes, offset: int, stop: int) -> Iterator[Rows]:
         """The entries of a metadata log from the one with `offset` up to `stop`. Raises Corrupt and Unavailable."""
@@ -53,8 +61,13 @@ class StoreReader:
 
     def read(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes], list[Message]]:
         """Messages from `offset` on, at least one, as many as is good to read at once. Raises Corrupt, Unavailable."""
-        ids, metadata = self._plan(prefix, offset, stop)
-        payloads = self._payloads(ids)
+        self._check()
+        try:
+            ids, metadata = self._plan(prefix, offset, stop)
+            payloads = self._payloads(ids)
+        except Unavailable:
+            self._rest()
+            raise
         messages = []
         for message_id, about in zip(ids, metadata, strict=True):
             where = describe(payload_key(message_id))
@@ -66,6 +79,21 @@ class StoreReader:
 
     def find(self, log_id: int, prefix: bytes, first: int, stop: int, time_us: int) -> int:
         """The offset of the first message with at least this time, or `stop`. Raises Corrupt and Unavailable."""
+        self._check()
+        try:
+            return self._find(log_id, prefix, first, stop, time_us)
+        except Unavailable:
+            self._rest()
+            raise
+
+    def _check(self) -> None:
+        if self._database.clock.monotonic_us() < self._asked_again_us:
+            raise Unavailable(f"{self._database.place} does not answer, and is asked again in a few seconds")
+
+    def _rest(self) -> None:
+        self._asked_again_us = self._database.clock.monotonic_us() + _REST_US
+
+    def _find(self, log_id: int, prefix: bytes, first: int, stop: int, time_us: int) -> int:
         row = self._database.last(TIME + u64(log_id), time_key(log_id, time_us))
         start = max(first, int.from_bytes(row[1], "little")) if row is not None else first
         for base, _, metadata in self.entries(prefix, start, stop) if start < stop else ():

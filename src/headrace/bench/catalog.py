@@ -1,0 +1,122 @@
+"""The scenarios that there are. What a scenario is, is in load.py; those of `--scale` are in scaling.py."""
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+from headrace.bench.load import Load, Scenario, Step
+from headrace.errors import Refused
+
+_KIB: Final = 1024
+_FLOW: Final = Load("amqp")
+_NATS_FLOW: Final = Load("nats", ack_every=1)
+_FAN_OUT: Final = 100
+_FAN_IN: Final = 8
+_MILLION: Final = 1_000_000
+
+
+def _flow(name: str, title: str, *loads: Load, is_main: bool = False, is_fresh: bool = False) -> Scenario:
+    return Scenario(name, loads, (Step(name, title, "flow"),), is_main, is_fresh)
+
+
+def _backlog(name: str, title: str, messages: int, *loads: Load, is_main: bool = False) -> Scenario:
+    """Publish first, then take everything; the memory between the two is that of the backlog."""
+    steps = (
+        Step(f"{name}-publish", f"{title}: publish, confirmed", "publish", messages),
+        Step(f"{name}-drain", f"{title}: drain", "drain"),
+    )
+    return Scenario(name, loads, steps, is_main, is_fresh=messages > 0)
+
+
+def _amqp() -> list[Scenario]:
+    stream = Load("amqp", is_stream=True)
+    four = Load("amqp", publishers=4, consumers=4, window=256, prefetch=256, ack_every=50)
+    fan_out = Load("amqp", exchange="fanout", queues=10, consumers=10, ahead=1024)
+    return [
+        _backlog("amqp-queue", "AMQP queue", 0, _FLOW, _NATS_FLOW, is_main=True),
+        _flow("amqp-end-to-end", "AMQP end to end, 1 x 1", _FLOW, _NATS_FLOW, is_main=True),
+        _flow("amqp-end-to-end-4x4", "AMQP end to end, 4 x 4 on one queue", four),
+        _backlog("amqp-stream", "AMQP stream", 0, stream, Load("nats", ack_every=0), is_main=True),
+        _flow("amqp-fan-out", "AMQP fan-out, 1 to 10 queues", fan_out),
+        _flow(
+            "amqp-latency",
+            "AMQP end to end at 1,000/s, ack each",
+            Load("amqp", rate=1000, ack_every=1),
+            Load("nats", rate=1000, ack_every=1),
+            is_main=True,
+        ),
+        _flow("amqp-end-to-end-1k", "AMQP end to end, 1 KiB", *_sized(_KIB, 64, 1024)),
+        _flow("amqp-end-to-end-64k", "AMQP end to end, 64 KiB", *_sized(64 * _KIB, 4, 32)),
+    ]
+
+
+def _sized(size: int, at_once: int, window: int) -> tuple[Load, Load]:
+    ahead = 4 * window
+    return (
+        Load("amqp", size=size, at_once=at_once, window=window, ahead=ahead),
+        Load("nats", size=size, at_once=at_once, window=window, ahead=ahead, ack_every=1),
+    )
+
+
+def _mqtt() -> list[Scenario]:
+    found: list[Scenario] = []
+    for qos in (0, 1, 2):
+        fan_in = Load("mqtt", qos=qos, publishers=_FAN_IN, window=256)
+        fan_out = Load("mqtt", qos=qos, consumers=_FAN_OUT, window=256, ahead=1024)
+        found += [
+            _flow(f"mqtt-qos{qos}-fan-in", f"MQTT QoS {qos}, {_FAN_IN} to 1", fan_in, is_main=qos == 1),
+            _flow(f"mqtt-qos{qos}-fan-out", f"MQTT QoS {qos}, 1 to {_FAN_OUT}", fan_out, is_main=qos == 0),
+        ]
+    return found
+
+
+def _large() -> list[Scenario]:
+    many_queues = Load("amqp", queues=1000, window=2048, ahead=8192)
+    many = Load("amqp", publishers=1000, at_once=4, window=8, ahead=16384)
+    filling = Load("amqp", at_once=256, window=8192, ack_every=1)
+    nats = Load("nats", at_once=256, window=8192, ack_every=1)
+    return [
+        _flow("queues-1000", "AMQP end to end over 1,000 queues", many_queues, is_fresh=True),
+        _flow("connections-1000", "AMQP, 1,000 publishers to 1", many, is_fresh=True),
+        _flow(
+            "mqtt-connections-1000",
+            "MQTT QoS 1, 1,000 publishers to 1",
+            Load("mqtt", publishers=1000, at_once=4, window=8, ahead=16384),
+            is_fresh=True,
+        ),
+        _backlog("backlog-1m", "AMQP backlog of 1 M, ack each", _MILLION, filling, nats),
+        _backlog("backlog-10m", "AMQP backlog of 10 M, ack each", 10 * _MILLION, filling, nats),
+    ]
+
+
+def _others() -> list[Scenario]:
+    spark = (
+        Step("spark-write", "Spark, rows written to a queue", "publish"),
+        Step("spark-read", "Spark, rows read from a queue", "drain"),
+    )
+    return [
+        _backlog("amqp10-queue", "AMQP 1.0 queue", 0, Load("amqp10")),
+        Scenario("spark", (Load("spark", size=200),), spark, is_fresh=True),
+    ]
+
+
+def scenarios() -> list[Scenario]:
+    """All of them, in the order in which they are run and shown."""
+    return [*_amqp(), *_mqtt(), *_others(), *_large()]
+
+
+def choose(patterns: list[str], are_all: bool) -> list[Scenario]:
+    """Those that are named, by their names or those of their rows, with * for any letters; else all or the main ones.
+
+    Raises Refused for a name that fits none.
+    """
+    known = scenarios()
+    if not patterns:
+        return [scenario for scenario in known if are_all or scenario.is_main]
+    for pattern in patterns:
+        if not any(_is_named(scenario, pattern) for scenario in known):
+            raise Refused(f"there is no scenario {pattern!r}; `headrace bench --list` names them")
+    return [scenario for scenario in known if any(_is_named(scenario, pattern) for pattern in patterns)]
+
+
+def _is_named(scenario: Scenario, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (scenario.name, *[step.name for step in scenario.steps]))

@@ -1,0 +1,141 @@
+"""What is asked of a broker: loads, steps and scenarios, as values. Which ones there are is in catalog.py."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from headrace.errors import HeadraceError
+
+Mode = Literal["publish", "drain", "flow"]
+Family = Literal["amqp", "amqp10", "mqtt", "nats", "spark"]
+
+PREFIX: Final = "bench"
+"""What every queue, exchange, stream and topic of a measurement begins with."""
+FRAMES_AT_ONCE: Final = 64
+MAX_KEYS: Final = 4096
+
+
+class Unsupported(HeadraceError):
+    """The broker cannot do what the scenario asks for, and said so."""
+
+
+class Wrong(HeadraceError):
+    """What came back is not what was sent, or did not come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one protocol of a broker is spoken, and as whom."""
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+    vhost: str = "/"
+    queue_address: str = "/queues/{}"
+    """How an AMQP 1.0 client names a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How messages are published and consumed, in the words of one protocol."""
+
+    family: Family
+    size: int = 100
+    publishers: int = 1
+    consumers: int = 1
+    queues: int = 1
+    is_stream: bool = False
+    exchange: Literal["", "fanout", "topic"] = ""
+    bindings: int = 0
+    qos: int = 1
+    rate: int = 0
+    """Messages a second of all publishers together; 0 for as fast as they go."""
+    at_once: int = FRAMES_AT_ONCE
+    window: int = 1024
+    ahead: int = 4096
+    """How many messages publishers may be ahead of the consumers."""
+    prefetch: int = 1000
+    ack_every: int = 100
+    idle: int = 0
+    """Connections that are open beside those that work."""
+
+    @property
+    def fans_out(self) -> bool:
+        """Whether each consumer gets every message."""
+        return self.family == "mqtt" or self.is_stream or self.exchange == "fanout"
+
+    @property
+    def lanes(self) -> int:
+        """How many sequences of messages, each in an order of its own, one publisher makes: one for each queue."""
+        return 1 if self.exchange else self.queues
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether a consumer gets all messages of the lanes that it gets any of."""
+        return self.fans_out or self.consumers <= self.queues
+
+    def queue_names(self) -> list[str]:
+        """Names of the same length, so that messages to different queues have the same size."""
+        return [f"{PREFIX}.{number:05}" for number in range(self.queues)]
+
+    def routing_keys(self) -> list[str]:
+        return [f"{PREFIX}.{number:06}" for number in range(self.bindings)]
+
+    def queues_of(self, consumer: int) -> list[str]:
+        """What one consumer reads; queues are shared out, or shared where there are fewer than consumers."""
+        names = self.queue_names()
+        return names[consumer :: self.consumers] or [names[consumer % len(names)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of a scenario that is measured by itself."""
+
+    name: str
+    title: str
+    mode: Mode
+    messages: int = 0
+    """How many to publish; 0 for as many as there is time for."""
+    is_row: bool = True
+    is_paced: bool = False
+    """Whether consumers take no more than this step has published, so that what waits stays as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """The same question to every broker, each asked in a protocol that it speaks: the first of `loads` that it does."""
+
+    name: str
+    loads: tuple[Load, ...]
+    steps: tuple[Step, ...]
+    is_main: bool = False
+    is_fresh: bool = False
+    """Whether the broker is started anew for it, because its memory is part of the answer."""
+    axis: str = ""
+    point: int = 0
+
+    def load_for(self, spoken: "frozenset[Family] | dict[Family, Endpoint]") -> Load | None:
+        return next((load for load in self.loads if load.family in spoken), None)
+
+    def rows(self) -> list[Step]:
+        return [step for step in self.steps if step.is_row]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the processes of the generator are told."""
+
+    load: Load
+    step: Step
+    endpoint: Endpoint
+    seconds: float
+    first: int = 0
+    """The first sequence number of each lane that is published."""
+    counters: str = ""
+    stall_seconds: float = 30.0
+    limit_seconds: float = 300.0
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the time from publish to delivery says something: not where messages wait to be drained."""
+        return self.step.mode == "flow" and not self.step.is_paced

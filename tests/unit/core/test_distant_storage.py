@@ -1,0 +1,133 @@
+"""Storage that cannot be read for a while: consumers wait, nothing is skipped or doubled, and it goes on by itself."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+
+from headrace.core.definition import STREAM, QueueDefinition
+from headrace.core.group import ACK, RELEASE
+from headrace.errors import Unavailable
+from headrace.model import Message
+from headrace.storage.api import Commit, Done, Engine, Log
+from headrace.storage.group_state import GroupState
+from headrace.storage.memory import MemoryEngine
+from tests.house import House
+
+
+class DistantLog(Log):
+    """A log of the engine below, as long as it is near."""
+
+    def __init__(self, engine: "DistantEngine", name: str) -> None:
+        self._engine = engine
+        self.name = name
+
+    @property
+    def _log(self) -> Log:
+        return self._engine.memory.log(self.name)
+
+    @property
+    def first_offset(self) -> int:  # type: ignore[override]
+        return self._log.first_offset
+
+    @property
+    def next_offset(self) -> int:  # type: ignore[override]
+        return self._log.next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._log.size_bytes
+
+    @property
+    def groups(self) -> Mapping[str, GroupState]:
+        return self._log.groups
+
+    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+        if self._engine.is_away and offset >= self._engine.near:
+            raise Unavailable("the store does not answer")
+        return self._log.read(offset, max_messages, max_bytes)
+
+    def find(self, timestamp_us: int) -> int:
+        return self._log.find(timestamp_us)
+
+    def record_batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        return self._log.record_batches(start, stop)
+
+
+class DistantEngine(Engine):
+    """A memory engine whose messages from offset `near` on cannot be read while it is away."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryEngine()
+        self.is_away = False
+        self.near = 0
+
+    @property
+    def staged_bytes(self) -> int:  # type: ignore[override]
+        return self.memory.staged_bytes
+
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        self.memory.commit(commit, done, durable)
+
+    def log(self, name: str) -> Log:
+        return DistantLog(self, name)
+
+    def logs(self) -> list[str]:
+        return self.memory.logs()
+
+    def items(self, table: str) -> Iterable[tuple[bytes, bytes]]:
+        return self.memory.items(table)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self.memory.get(table, key)
+
+    def poll(self) -> None:
+        self.memory.poll()
+
+    def sync(self) -> None:
+        self.memory.sync()
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+@pytest.fixture
+def engine() -> DistantEngine:
+    return DistantEngine()
+
+
+@pytest.mark.parametrize("kind", ["classic", STREAM])
+def test_consumers_wait_for_what_cannot_be_read_and_get_it_in_order_later(engine: DistantEngine, kind: str) -> None:
+    house = House(engine)
+    house.broker.declare(QueueDefinition("jobs", kind))
+    house.publish("jobs", "0", "1", "2", "3")
+
+    engine.is_away = True
+    inbox = house.consume("jobs", credit=10)
+    house.publish("jobs", "4")
+    assert inbox.payloads == []
+
+    engine.is_away = False
+    house.advance(2)
+
+    assert inbox.payloads == ["0", "1", "2", "3", "4"]
+
+
+def test_what_was_given_back_keeps_its_place_while_it_cannot_be_read(engine: DistantEngine) -> None:
+    house = House(engine)
+    house.broker.declare(QueueDefinition("jobs"))
+    house.publish("jobs", "0", "1", "2", "3")
+    inbox = house.consume("jobs", credit=3)
+    held = inbox.take()
+    engine.is_away = True
+    house.settle(RELEASE, *held)
+    assert inbox.take() == []
+
+    engine.near = 2
+    house.advance(2)
+    first = inbox.take()
+    house.settle(ACK, *first)
+    engine.is_away = False
+    house.advance(2)
+
+    assert [each.message.payload for each in [*first, *inbox.take()]] == [b"0", b"1", b"2", b"3"]
