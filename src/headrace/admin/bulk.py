@@ -21,7 +21,7 @@ from headrace.admin.site import ANYBODY
 from headrace.core.broker import Broker
 from headrace.core.bulk import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.ledger import ONCE
-from headrace.core.rights import EXCHANGE, QUEUE, WRITE, Rights
+from headrace.core.rights import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.topology import scoped
 from headrace.errors import HeadraceError, TooLarge
 from headrace.net.outcome import outcome
@@ -89,7 +89,8 @@ class _Room:
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._finish(broker, rights, host, transaction, sequence, parts, attempt))
+        replace = _replace_of(said, rights)
+        task = asyncio.ensure_future(self._finish(broker, rights, host, transaction, sequence, parts, attempt, replace))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
@@ -103,13 +104,21 @@ class _Room:
         sequence: int,
         parts: list[object],
         attempt: str,
+        replace: "tuple[str, int] | None",
     ) -> dict[str, object]:
-        answer = await self._commit(broker, rights, host, transaction, sequence, parts)
+        answer = await self._commit(broker, rights, host, transaction, sequence, parts, replace)
         await asyncio.to_thread(self._arrow.forget, host, transaction, attempt)
         return answer
 
     async def _commit(
-        self, broker: Broker, rights: Rights, host: str, transaction: str, sequence: int, parts: list[object]
+        self,
+        broker: Broker,
+        rights: Rights,
+        host: str,
+        transaction: str,
+        sequence: int,
+        parts: list[object],
+        replace: "tuple[str, int] | None",
     ) -> dict[str, object]:
         rows = broker.ledger.rows_of(transaction, sequence)
         if rows >= 0:
@@ -117,6 +126,8 @@ class _Room:
         async with self._writers:
             bulk = broker.bulk()
             try:
+                if replace is not None:
+                    bulk.replace(*replace)
                 await self._fill(bulk, broker, rights, host, transaction, parts)
                 await outcome(lambda confirm: bulk.commit(transaction, sequence, confirm))
             except HeadraceError:
@@ -161,6 +172,19 @@ class _Room:
             await asyncio.wait([running])
         await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
+
+
+def _replace_of(said: dict[str, object], rights: Rights) -> tuple[str, int] | None:
+    """Which stream's messages below which offset give way. Raises BadRequest, AccessRefused."""
+    given = said.get("replace")
+    if given is None:
+        return None
+    name, before = (given.get("queue"), given.get("before")) if isinstance(given, dict) else (None, None)
+    if not isinstance(name, str) or type(before) is not int or before < 0:
+        raise BadRequest('"replace" must be an object with "queue", a name, and "before", an offset')
+    rights.check(WRITE, QUEUE, name)
+    rights.check(READ, QUEUE, name)
+    return name, before
 
 
 def _target(call: Call) -> tuple[str, str]:

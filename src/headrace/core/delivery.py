@@ -92,6 +92,7 @@ class Consumer:
         "in_turn",
         "lease_us",
         "name",
+        "overdue",
         "owner",
         "priority",
         "selector",
@@ -123,6 +124,8 @@ class Consumer:
         """Whose it is, for exclusive queues."""
         self.cancelled: Callable[[], None] | None = None
         """Called when the queue goes away under the consumer."""
+        self.overdue: Callable[[], None] | None = None
+        """Called when something was taken from the consumer because it was not settled in time."""
         self.group: Group | None = None
         """Where what it holds comes from; also after it left, until it holds nothing more."""
         self.turns: Turns | None = None

@@ -15,7 +15,7 @@ from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
-from headrace.storage.api import QUEUES, Commit, Engine
+from headrace.storage.api import KEPT, QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
@@ -242,7 +242,15 @@ class Line:
         for queue, rows in turn.encoded.items():
             for each in rows if queue.durable else []:
                 commit.append_encoded(queue.log.name, each)
+        for key in turn.proofs:
+            commit.put(KEPT, key, b"")
         self._in_flight = turn
+        if turn.before_commit is not None:
+            try:
+                turn.before_commit(commit)
+            except HeadraceError as error:
+                self._committed(turn, error)
+                return
         if commit.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return

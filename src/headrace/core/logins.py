@@ -187,7 +187,7 @@ class Logins:
     def _digest(self, user: str, password: bytes, password_hash: str) -> bytes:
         """What stands for a password while the process lives; another hash or another process makes another."""
         parts = (user.encode(errors="replace"), password_hash.encode(), password)
-        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        text = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
 

@@ -6,7 +6,7 @@ from typing import Final, final
 from headrace.core.address import QUEUE_PREFIX
 from headrace.core.browser import Browser
 from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
-from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition
+from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
@@ -26,6 +26,8 @@ from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
+ARCHIVE: Final = "archive"
+"""The group as which an archive reports how far it is."""
 BROWSE_BYTES: Final = 16 << 20
 _EXPIRED_AT_ONCE: Final = 1000
 _AGAIN_US: Final = 1_000_000
@@ -95,7 +97,7 @@ class Queue:
         """How many messages would go at once if the queue became this."""
         if definition.is_stream:
             before, after = [
-                truncation_point(self.log, kept, self.floor(), now_us)
+                truncation_point(self.log, kept, self.retention_floor(kept), now_us)
                 for kept in (self.definition.retention, definition.retention)
             ]
             return max(0, after - max(before, self.first_offset))
@@ -320,6 +322,27 @@ class Queue:
         """The lowest offset that a work group still needs."""
         floors = [group.state.committed for group in self.work_groups()]
         return min(floors) if floors else self.log.next_offset
+
+    def retention_floor(self, retention: Retention) -> int:
+        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
+        if not retention.keep_until_archived:
+            return self.floor()
+        archive = self.groups.get(ARCHIVE)
+        return min(self.floor(), archive.state.committed if archive is not None else self.first_offset)
+
+    def truncated(self, turn: Turn, first: int) -> None:
+        """The log of this stream begins at `first` now: groups that are behind go on there."""
+        for group in self.groups.values():
+            group.on_truncated(turn, first)
+
+    def skip(self, turn: Turn, group: Group) -> None:
+        """Have a group of this stream go on at the end."""
+        if isinstance(group, StreamGroup):
+            group.seek(turn, self.log.next_offset)
+
+    def retain(self, turn: Turn, now_us: int) -> None:
+        """Drop what retention allows."""
+        self._disposal.retain(turn, now_us)
 
     # -- groups ------------------------------------------------------------------------------------------------------
 

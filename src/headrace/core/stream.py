@@ -75,6 +75,20 @@ class StreamGroup(Group):
         ]
         return (primary, min([group.state.committed for group in groups])) if groups else None
 
+    def work_headers(self, offset: int) -> dict[str, object]:
+        """The same for one message, under the names that readers of streams know; nothing without such a group."""
+        progress = self.work_progress()
+        if progress is None:
+            return {}
+        primary, committed = progress
+        is_done = offset < committed
+        return {
+            "x-work-group": primary,
+            "x-work-committed-offset": committed,
+            "x-work-acked": is_done,
+            "x-primary-group-processed": is_done,
+        }
+
     def agree(self, auto_commit: bool) -> None:
         """A reader comes that wants progress committed by itself, or not. Raises Refused if others want otherwise."""
         if auto_commit != self.auto_commit and len(self.consumers):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import Commit, Encoded
+from headrace.storage.api import KEPT, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -21,6 +21,7 @@ class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
     __slots__ = (
+        "before_commit",
         "confirms",
         "done",
         "durable",
@@ -30,6 +31,7 @@ class Turn:
         "is_rehearsal",
         "memory",
         "moved",
+        "proofs",
         "published",
         "sent_us",
         "size_bytes",
@@ -45,6 +47,8 @@ class Turn:
         """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.proofs: list[bytes] = []
+        """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
         """Payload bytes of what clients published."""
         self.confirms: list[Confirm] = []
@@ -54,6 +58,8 @@ class Turn:
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
+        self.before_commit: Callable[[Commit], None] | None = None
+        """Called when all before it is stored; may add to what is stored, or raise and have nothing of it happen."""
         self.done: Confirm | None = None
         """Set for a transaction: nothing of it is retried, and this is told how it ended."""
         self.is_rehearsal = False
@@ -103,7 +109,7 @@ class Turn:
 
     @property
     def is_empty(self) -> bool:
-        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier:
+        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
         return self.durable.is_empty and self.memory.is_empty and not self.touched
 
@@ -113,7 +119,10 @@ class Turn:
             queue.unstaged(messages)
         for queue, parts in self.encoded.items():
             queue.unstaged_encoded(parts)
+        for key in self.proofs:
+            self.durable.delete(KEPT, key)
         confirms, self.confirms = self.confirms, []
+        self.proofs = []
         self.published = {}
         self.encoded = {}
         self.size_bytes = 0

@@ -43,6 +43,7 @@ RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 PAUSES: Final = "pauses"
+KEPT: Final = "kept"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512
@@ -206,6 +207,8 @@ class Commit:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Log(ABC):
     """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
+
+    __slots__ = ("first_offset", "name", "next_offset")
 
     name: str
     first_offset: int

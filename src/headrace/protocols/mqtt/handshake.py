@@ -127,10 +127,9 @@ class Handshake:
             return None
         try:
             publisher.check(will.topic)
-        except AccessRefused as error:
-            raise ProtocolError(NOT_AUTHORIZED, f"the will: {error}") from error
         except Refused as error:
-            raise ProtocolError(TOPIC_NAME_INVALID, f"the will: {error}") from error
+            code = NOT_AUTHORIZED if isinstance(error, AccessRefused) else TOPIC_NAME_INVALID
+            raise ProtocolError(code, f"the will: {error}") from error
         source = Source(will.topic, "", self.connect.client_id, PROTOCOL, MQTT5)
         message = Message(source, will.payload, self._server.clock.now_us(), will.properties.raw)
         expires_s = will.properties.expiry_seconds
