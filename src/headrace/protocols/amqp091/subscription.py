@@ -65,6 +65,7 @@ class Subscription:
     def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """The consumer that core is given."""
         consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
+        consumer.tells_offsets = self.is_stream or self.is_addressed
         self.consumer = consumer
         self.expects_acks = not no_ack
         return consumer

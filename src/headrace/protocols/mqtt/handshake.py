@@ -106,7 +106,7 @@ class Handshake:
     def enter(self, account: Account) -> tuple[Host, Rights]:
         """The virtual host, and what the user may do there. Raises ProtocolError."""
         host = self._server.find_host(self._host_name)
-        rights = self._server.access.rights(account.name, self._host_name) if host is not None else None
+        rights = self._server.access.rights(account, self._host_name) if host is not None else None
         if host is None or rights is None:
             raise ProtocolError(
                 NOT_AUTHORIZED, f"access to vhost '{self._host_name}' refused for user '{account.name}'"
