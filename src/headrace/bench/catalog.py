@@ -1,5 +1,6 @@
 """The scenarios that there are. What a scenario is, is in load.py; those of `--scale` are in scaling.py."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
@@ -111,14 +112,11 @@ def scenarios() -> list[Scenario]:
     return [*_amqp(), *_mqtt(), *_others(), *_large()]
 
 
-def choose(patterns: list[str], are_all: bool) -> list[Scenario]:
-    """Those that are named, by their names or those of their rows, with * for any letters; else all or the main ones.
+def choose(known: Sequence[Scenario], patterns: Sequence[str]) -> list[Scenario]:
+    """Those that are named, by their names or those of their rows, with * for any letters.
 
     Raises Refused for a name that fits none.
     """
-    known = scenarios()
-    if not patterns:
-        return [scenario for scenario in known if are_all or scenario.is_main]
     for pattern in patterns:
         if not any(_is_named(scenario, pattern) for scenario in known):
             raise Refused(f"there is no scenario {pattern!r}; `headrace bench --list` names them")

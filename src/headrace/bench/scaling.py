@@ -20,9 +20,9 @@ TITLES: Final = {
 }
 
 
-def points(most: int = 0) -> list[Scenario]:
-    """All points of all axes, up to a size when one is given."""
-    return [_point(axis, point) for axis, sizes in AXES.items() for point in sizes if not most or point <= most]
+def points() -> list[Scenario]:
+    """All points of all axes."""
+    return [_point(axis, point) for axis, sizes in AXES.items() for point in sizes]
 
 
 def _point(axis: str, point: int) -> Scenario:

@@ -486,7 +486,10 @@ class Broker:
         group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
         if outcome != ACK:
             group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
-        self._line.pump_soon(group.queue)
+        if outcome == ACK and group.is_drained:
+            self._line.settled()
+        else:
+            self._line.pump_soon(group.queue)
 
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""

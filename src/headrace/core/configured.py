@@ -30,6 +30,7 @@ from headrace.core.definition import (
     Retry,
 )
 from headrace.core.topics import check_filter
+from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Refused
 from headrace.selector import parse
 
@@ -104,6 +105,13 @@ QUEUE: Final = Table(
     required=("name",),
 )  # fmt: skip
 """What may be said of a queue."""
+FILE_QUEUE: Final = Table(
+    Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "The virtual host it is in; it is made where there is none."),
+    *QUEUE.keys.values(),
+    help=QUEUE.help,
+    required=QUEUE.required,
+)
+"""The same in a file, where nothing else says in which virtual host."""
 
 
 def configured(values: Mapping[str, object]) -> QueueDefinition:

@@ -1,5 +1,6 @@
 """One queue: what enters it, the groups that read it, when it wakes. What leaves it unread is in disposal.py."""
 
+from collections import deque
 from typing import Final, final
 
 from headrace.core.address import QUEUE_PREFIX
@@ -55,6 +56,8 @@ class Queue:
         self.browsers: list[Browser] = []
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
+        self.unsynced: deque[int] = deque()
+        """Where the messages begin that are in the log and not synced yet, a turn each."""
         self.had_consumers = False
         self.deleted = False
         self._depth = Depth(self)
@@ -256,6 +259,16 @@ class Queue:
         return max(self.log.first_offset, self._disposal.truncated)
 
     @property
+    def safe_offset(self) -> int:
+        """The end of what would survive a power loss: below it, offsets stand for the same messages for good."""
+        return self.unsynced[0] if self.unsynced else self.log.next_offset
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether messages may be delivered before they are synced."""
+        return not self.definition.is_stream and all([group.may_run_ahead for group in self.groups.values()])
+
+    @property
     def unsettled(self) -> int:
         return sum(group.unsettled for group in self.groups.values())
 
@@ -381,7 +394,7 @@ class Queue:
             for browser in list(self.browsers):
                 browser.pump(now_us)
             for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
-                if len(group.consumers):
+                if len(group.consumers) and (not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)

@@ -48,6 +48,10 @@ class StreamGroup(Group):
         self._commit_at_us = 0
 
     @property
+    def may_run_ahead(self) -> bool:
+        return False
+
+    @property
     def ready(self) -> int:
         return max(0, self.queue.log.next_offset - self.state.cursor) + len(self._again)
 

@@ -33,6 +33,7 @@ class Turn:
         "moved",
         "proofs",
         "published",
+        "sent_us",
         "size_bytes",
         "touched",
         "unsynced",
@@ -63,6 +64,8 @@ class Turn:
         """Set for a transaction: nothing of it is retried, and this is told how it ended."""
         self.is_rehearsal = False
         """Whether all that is staged here was stored already and only has to happen in memory."""
+        self.sent_us = 0
+        """When it was sent to storage; 0 when it did not have to be."""
         self.failures = 0
 
     def commit_for(self, queue: "Queue") -> Commit:
@@ -94,6 +97,15 @@ class Turn:
         if self.published or self.moved or self.confirms or self.memory.steps or self.is_awaited:
             return False
         return len(self.durable.steps) <= most_steps
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether it may be used once it is written and before it is synced: nobody then sees what could vanish but
+        consumers that do not know by which offset."""
+        commit = self.durable
+        if self.done is not None or self.is_barrier or self.encoded or commit.puts or commit.drops:
+            return False
+        return all([queue.may_run_ahead for part in (self.published, self.moved) for queue in part])
 
     @property
     def is_empty(self) -> bool:

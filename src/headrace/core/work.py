@@ -48,6 +48,10 @@ class WorkGroup(Group):
         return self.queue.log.next_offset - state.committed - state.settled.size - len(self._leases)
 
     @property
+    def is_drained(self) -> bool:
+        return not (self._has_more() or self.consumers.selective)
+
+    @property
     def unsettled(self) -> int:
         return len(self._leases)
 

@@ -104,7 +104,7 @@ class OutgoingLink(Link):
         """Send whole messages; without deliveries nobody is told what becomes of them."""
         session = self.session
         most = self.attach.max_message_size
-        encode = self._encoder.encode
+        encoder = self._encoder
         out: list[bytes] = []
         settled = self._is_settled
         by_offset = self.origin.tags_by_offset
@@ -122,7 +122,7 @@ class OutgoingLink(Link):
             if not settled:
                 self.unsettled[number] = Sent(tag, None if deliveries is None else deliveries[at])
                 session.sent[number] = self
-            out += encode(number, tag, settled, message)
+            out += encoder.encode(number, tag, settled, message)
         count = len(messages)
         self._credit -= count
         self._delivery_count = self._delivery_count + count & _SERIAL

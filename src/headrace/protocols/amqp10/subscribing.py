@@ -78,6 +78,7 @@ def _consume(
     name = consumer_name((peer.container_id, attach.name))
     consumer = Consumer(name, subscription.deliver, 0, is_settled, wanted.priority, owner=peer.owner)
     consumer.allowance = 0
+    consumer.tells_offsets = subscription.is_stream or subscription.is_addressed
     consumer.selector = wanted.selector
     consumer.cancelled = subscription.cancelled
     peer.broker.consume(

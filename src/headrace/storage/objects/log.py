@@ -46,12 +46,9 @@ class ObjectLog(Log):
     __slots__ = (
         "_surroundings",
         "collected",
-        "first_offset",
         "groups_by_name",
         "id",
         "is_stored",
-        "name",
-        "next_offset",
         "prefix",
         "shelf",
         "staged",
