@@ -1,16 +1,24 @@
-"""Compiles the typed rooms of the package with mypyc, for wheels and for whoever asks. Decides nothing at run time.
+"""Compiles the typed rooms of the package with mypyc, for wheels and for who works on it. Decides nothing at run time.
 
-With HEADRACE_COMPILE=on `pip install` uses it where a C compiler is; otherwise the package is plain Python.
-`python hatch_build.py DIR` puts a compiled copy of the package into DIR.
+`pip install` compiles where a C compiler is; without one, or with HEADRACE_COMPILE=off, the package is plain Python.
+With HEADRACE_COMPILE=on it is compiled or not installed. `python hatch_build.py DIR` makes DIR a compiled copy of the
+package; run again, it compiles only when what was compiled has changed.
 """
 
 import argparse
+import ast
+import fcntl
+import filecmp
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,65 +48,207 @@ INTERPRETED = {
     "headrace/protocols/amqp091/methods.py",
     "headrace/protocols/amqp091/sasl.py",
 }
-_SETUP = """
-from multiprocessing.pool import ThreadPool
-from mypyc.build import mypycify
-from setuptools import setup
-from setuptools._distutils.ccompiler import CCompiler
-
-def compile_at_once(self, sources, output_dir=None, macros=None, include_dirs=None, debug=0, extra_preargs=None,
-                    extra_postargs=None, depends=None):
-    macros, objects, extra_postargs, options, build = self._setup_compile(
-        output_dir, macros, include_dirs, sources, depends, extra_postargs)
-    arguments = self._get_cc_args(options, debug, extra_preargs)
-    def one(object):
-        source, extension = build[object]
-        self._compile(object, source, extension, arguments, extra_postargs, options)
-    with ThreadPool() as pool:
-        pool.map(one, [object for object in objects if object in build], chunksize=1)
-    return objects
-
-CCompiler.compile = compile_at_once
-setup(
-    name="headrace",
-    ext_modules=mypycify(
-        ["--strict", "--ignore-missing-imports", "--no-warn-unused-ignores", *{files!r}],
-        opt_level="{level}", debug_level="0", group_name="headrace", multi_file=True,
-    ),
-)
-"""
+_OPTIONS = ("--strict", "--ignore-missing-imports", "--no-warn-unused-ignores")
+_SETTING = "HEADRACE_COMPILE"
 
 
-def has_compiler() -> bool:
-    """Whether the C compiler that this Python was built with, or the one in CC, can be run."""
-    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    return shutil.which(command.split()[0]) is not None
+def modules() -> list[str]:
+    """The files that are compiled, relative to the sources."""
+    found = {str(path.relative_to(SOURCES)) for pattern in COMPILED for path in SOURCES.glob(pattern)}
+    return sorted(name for name in found - INTERPRETED if not name.endswith("__init__.py"))
 
 
-def copy_into(target: Path) -> None:
-    """Copy the package as it is."""
-    shutil.copytree(SOURCES, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+def obstacle() -> str:
+    """Why the package is not to be compiled; "" when nothing stands against it."""
+    if os.environ.get(_SETTING) == "off":
+        return f"{_SETTING} is off"
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(command) is None:
+        return f"there is no C compiler ({command})"
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return "" if header.exists() else f"Python's header files are missing ({header})"
 
 
-def compile_into(target: Path, level: str = "2") -> list[Path]:
-    """Copy the package to `target` and compile it there; returns the paths of what was built, below `target`.
+def is_required() -> bool:
+    return os.environ.get(_SETTING) == "on"
 
-    Raises RuntimeError with what the compiler said.
+
+def compile_in(work: Path, shows: bool = False) -> list[Path]:
+    """Copy the package to `work` and compile it there; returns the paths of what was built, below `work`.
+
+    What an earlier run left in `work` is used again where nothing changed. Raises RuntimeError with what the compiler
+    said.
     """
-    copy_into(target)
-    found = sorted(str(path.relative_to(target)) for pattern in COMPILED for path in target.glob(pattern))
-    files = [name for name in found if name not in INTERPRETED and not name.endswith("__init__.py")]
-    script = target / "setup.py"
-    script.write_text(_SETUP.format(files=files, level=level))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for package in SOURCES.iterdir():
+        shutil.rmtree(work / package.name, ignore_errors=True)
+    _copy(SOURCES, work)
     ended = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=target, env=environment, capture_output=True
+        [sys.executable, str(Path(__file__).resolve()), "--extensions", str(work)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=None if shows else subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     if ended.returncode:
-        raise RuntimeError(f"mypyc: {ended.stdout.decode()[-2000:]}{ended.stderr.decode()[-2000:]}")
-    script.unlink()
-    shutil.rmtree(target / "build")
-    return sorted(path.relative_to(target) for path in target.rglob("*.so"))
+        raise RuntimeError(f"mypyc: {(ended.stdout or b'').decode()[-2000:]}{ended.stderr.decode()[-2000:]}")
+    return _built(work)
+
+
+def _built(work: Path) -> list[Path]:
+    return sorted(path.relative_to(work) for path in work.rglob("*.so") if path.relative_to(work).parts[0] != "build")
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+# -- in a process of its own, where mypyc may do to setuptools what it likes -------------------------------------------
+
+
+def _build_extensions() -> None:
+    from mypyc.build import mypycify
+    from setuptools import setup  # type: ignore[import-untyped]
+    from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
+
+    class BuildExtensions(build_ext):  # type: ignore[misc]
+        def build_extensions(self) -> None:
+            self.compiler.compile = partial(_compile_at_once, self.compiler)
+            super().build_extensions()
+
+    print(f"headrace: compiling {len(modules())} modules; the first time this takes a minute or two", flush=True)
+    setup(
+        name="headrace",
+        ext_modules=mypycify(
+            [*_OPTIONS, *modules()], opt_level="2", debug_level="0", group_name="headrace", multi_file=True
+        ),
+        cmdclass={"build_ext": BuildExtensions},
+        script_args=["-q", "build_ext", "--inplace", f"--parallel={os.cpu_count() or 1}"],
+    )
+
+
+def _compile_at_once(
+    compiler: Any,
+    sources: list[str],
+    output_dir: str | None = None,
+    macros: Any = None,
+    include_dirs: Any = None,
+    debug: bool = False,
+    extra_preargs: Any = None,
+    extra_postargs: Any = None,
+    depends: Any = None,
+) -> list[str]:
+    """What setuptools does for one file after the other, on all cores, and only where there is something new."""
+    from multiprocessing.pool import ThreadPool
+
+    macros, objects, extra_postargs, options, build = compiler._setup_compile(
+        output_dir, macros, include_dirs, sources, depends, extra_postargs
+    )
+    arguments = compiler._get_cc_args(options, debug, extra_preargs)
+    newest_header = max([Path(header).stat().st_mtime for header in depends or []], default=0.0)
+
+    def compile_one(target: str) -> None:
+        source, extension = build[target]
+        made = Path(target)
+        if not made.exists() or made.stat().st_mtime <= max(Path(source).stat().st_mtime, newest_header):
+            compiler._compile(target, source, extension, arguments, extra_postargs, options)
+
+    with ThreadPool() as pool:
+        for count, _ in enumerate(pool.imap_unordered(compile_one, build), start=1):
+            if count % 20 == 0:
+                print(f"headrace: {count} of {len(build)} files compiled", flush=True)
+    return list(objects)
+
+
+# -- for the Makefile --------------------------------------------------------------------------------------------------
+
+
+def update(directory: Path) -> None:
+    """Make `directory` a copy of the package as it is now, compiled if it can be. Raises RuntimeError if it must be."""
+    work = directory.parent / "mypyc"
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        files = {path.relative_to(SOURCES): path for path in _files(SOURCES)}
+        files.update({path: work / path for path in _compiled(work)})
+        _mirror(files, directory)
+
+
+def _compiled(work: Path) -> list[Path]:
+    """What is compiled, below `work`; nothing when it is not to be or cannot be, which is then said."""
+    reason = obstacle()
+    if not reason:
+        made_from, recipe = work / "made-from", _recipe()
+        before = made_from.read_text().split() if made_from.exists() else ["", ""]
+        now = [recipe, _ingredients()]
+        if before == now:
+            return _built(work)
+        if before[0] != recipe:
+            shutil.rmtree(work / "build", ignore_errors=True)
+        made_from.write_text(f"{recipe} unfinished")
+        try:
+            found = compile_in(work, shows=True)
+        except RuntimeError as error:
+            reason = str(error)
+        else:
+            made_from.write_text(" ".join(now))
+            return found
+    if is_required():
+        raise RuntimeError(reason)
+    print(f"headrace: {reason}; it runs as plain Python, which is slower", flush=True)
+    return []
+
+
+def _mirror(files: dict[Path, Path], directory: Path) -> None:
+    """Have `directory` hold these files and no others. Each is replaced at once: a broker may be running from there."""
+    for name, source in files.items():
+        target = directory / name
+        if not target.exists() or not filecmp.cmp(source, target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(target.name + ".new")
+            shutil.copy2(source, draft)
+            draft.replace(target)
+    for path in _files(directory):
+        if path.relative_to(directory) not in files:
+            path.unlink()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+
+
+def _recipe() -> str:
+    """Changes with how modules are compiled."""
+    tools = f"{sys.version} {version('mypy')} {version('setuptools')} {os.environ.get('CC')} {os.environ.get('CFLAGS')}"
+    return hashlib.sha256(Path(__file__).read_bytes() + tools.encode()).hexdigest()
+
+
+def _ingredients() -> str:
+    """Changes with all that compiled modules are made from, also with what they import and is not compiled itself."""
+    digest = hashlib.sha256()
+    waiting = modules()
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen and (SOURCES / name).exists():
+            seen.add(name)
+            waiting += _imported((SOURCES / name).read_bytes())
+    for name in sorted(seen):
+        digest.update(name.encode() + b"\0" + (SOURCES / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _imported(source: bytes) -> list[str]:
+    """The files that a module may import, whether they are there or not."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    paths = [name.replace(".", "/") for name in names]
+    return [f"{path}.py" for path in paths] + [f"{path}/__init__.py" for path in paths]
+
+
+# -- for wheels --------------------------------------------------------------------------------------------------------
 
 
 class CompileHook(BuildHookInterface[Any]):
@@ -107,16 +257,22 @@ class CompileHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if version == "editable" or os.environ.get("HEADRACE_COMPILE") != "on":
+        if version == "editable":  # a change takes effect at once
             return
-        if not has_compiler():
-            self.app.display_warning("no C compiler: headrace is installed as plain Python, which is slower")
+        self._folder = Path(tempfile.mkdtemp())
+        reason = obstacle()
+        try:
+            built = [] if reason else compile_in(self._folder)
+        except RuntimeError as error:
+            built, reason = [], str(error)
+        if reason:
+            if is_required():
+                raise RuntimeError(reason)
+            self.app.display_warning(f"headrace is installed as plain Python, which is slower: {reason}")
             return
-        self._folder = tempfile.mkdtemp()
-        built = compile_into(Path(self._folder))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["force_include"].update({str(Path(self._folder) / path): str(path) for path in built})
+        build_data["force_include"].update({str(self._folder / path): str(path) for path in built})
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if folder := getattr(self, "_folder", None):
@@ -126,11 +282,15 @@ class CompileHook(BuildHookInterface[Any]):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, help="where the compiled package goes")
-    directory = parser.parse_args().directory.resolve()
-    shutil.rmtree(directory, ignore_errors=True)
-    if has_compiler():
-        print("compiling headrace; this takes a minute or two", flush=True)
-        compile_into(directory)
+    parser.add_argument(
+        "--extensions", action="store_true", help="compile the copy that is there already; used by this"
+    )
+    given = parser.parse_args()
+    if given.extensions:
+        os.chdir(given.directory)
+        _build_extensions()
     else:
-        print("no C compiler: headrace runs as plain Python, which is slower; install gcc and run this again")
-        copy_into(directory)
+        try:
+            update(given.directory.resolve())
+        except RuntimeError as error:
+            sys.exit(f"headrace: {error}")

@@ -1,6 +1,6 @@
 """How fast Spark reads and writes queues: against Parquet, against a Python source of tuples, through a running broker.
 
-    python bench/spark.py [--messages 1000000] [--rounds 3]
+    python bench/spark.py [--messages 1000000] [--rounds 3] [--only write|read|latency]
 
 All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
 this process, its JVM and all their Python workers.
@@ -183,14 +183,18 @@ def _write(source: DataFrame, url: str, queue: str) -> None:
     source.write.format("headrace").option("url", url).mode("append").save(queue)
 
 
-def bench_write(spark: SparkSession, broker: Broker, folder: Path, messages: int, rounds: int) -> None:
+def fill(spark: SparkSession, broker: Broker, folder: Path, messages: int) -> DataFrame:
+    """Messages in a queue, and the frame that they came from."""
     broker.declare("orders")
-    broker.declare("sink")
     source = str(folder / "source.parquet")
     text = f"CAST(rpad(CAST(id AS STRING), {PAYLOAD_BYTES}, 'x') AS BINARY) AS payload"
     spark.range(messages).selectExpr(text).write.parquet(source)
     frame = spark.read.parquet(source)
     _write(frame, broker.url, "orders")
+    return frame
+
+
+def bench_write(frame: DataFrame, broker: Broker, folder: Path, messages: int, rounds: int) -> None:
     contest = Contest(f"Writing {messages:,} messages of {PAYLOAD_BYTES} B into a durable queue", messages)
     contest.add("headrace, through a running broker", lambda: _write(frame, broker.url, "sink"))
     contest.add("parquet", lambda: frame.write.mode("overwrite").parquet(str(folder / "copy.parquet")))
@@ -248,15 +252,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("write", "read", "latency"), default="")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spark = _session(folder)
         broker = Broker(folder)
         try:
-            bench_write(spark, broker, folder, arguments.messages, arguments.rounds)
-            bench_read(spark, broker, folder, arguments.messages, arguments.rounds)
-            bench_latency(spark, broker, folder)
+            broker.declare("sink")
+            if arguments.only != "latency":
+                frame = fill(spark, broker, folder, arguments.messages)
+            if arguments.only in ("", "write"):
+                bench_write(frame, broker, folder, arguments.messages, arguments.rounds)
+            if arguments.only in ("", "read"):
+                bench_read(spark, broker, folder, arguments.messages, arguments.rounds)
+            if arguments.only in ("", "latency"):
+                bench_latency(spark, broker, folder)
         finally:
             spark.stop()
             broker.stop()

@@ -139,9 +139,15 @@ class LosingDisk(SnapshotDisk):
                 self._durable[path] = old[:position] + data + old[position + len(data) :]
 
     def sync(self, fd: int) -> None:
+        path = self._paths[fd]
+        with self.lock:
+            before = path.read_bytes() if path in self._durable and path.exists() else b""
         super().sync(fd)
         with self.lock:
-            self._durable.pop(self._paths[fd], None)
+            if path.exists() and path.read_bytes() != before:  # written to meanwhile: that is not safe yet
+                self._durable[path] = before
+            else:
+                self._durable.pop(path, None)
 
     def sync_files(self, paths: Sequence[Path]) -> None:
         super().sync_files(paths)

@@ -59,6 +59,10 @@ class Server:
             assert self._process.poll() is None, self.log()
             assert time.monotonic() < deadline, "the server did not become ready"
             time.sleep(0.02)
+        self.adopt(ready)
+
+    def adopt(self, ready: Path) -> None:
+        """Have clients connect to the server that wrote this ready file."""
         self.ports = json.loads(ready.read_text())["ports"]
         self.port, self.http_port = self.ports["amqp"], self.ports["http"]
 

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
 import resource
 import signal
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,13 +27,14 @@ from headrace.config.settings import JSON_FORMAT, StorageSettings
 from headrace.core.access import Access
 from headrace.core.bounds import Bounds
 from headrace.core.broker import Broker
-from headrace.core.configured import QUEUE
+from headrace.core.configured import FILE_QUEUE
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
 from headrace.core.properties import Codecs
 from headrace.errors import Fatal, HeadraceError, Unavailable
+from headrace.exits import EXIT_STOP_TOO_LONG
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramHandler, DatagramListener
@@ -49,9 +52,11 @@ from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.reloading import Reloading, limit, tls_files
 from headrace.storage.api import Engine, Wake
+from headrace.storage.local.disk import open_privately
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
+from headrace.tokens import read_tokens
 from headrace.version import __version__
 
 _STAGED_BYTES: Final = 16 << 30
@@ -77,7 +82,7 @@ class Launch:
 
     def read(self) -> Configuration:
         """The configuration as it is now. Raises Refused."""
-        return load(QUEUE, self.file, os.environ, self.flags)
+        return load(FILE_QUEUE, self.file, os.environ, self.flags)
 
 
 def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
@@ -220,24 +225,29 @@ class _Program:
         started_us = self._clock.monotonic_us()
         files = tls_files(self._settings.tls)
         self._tls = Tls(files) if files is not None else None
+        tokens = read_tokens(self._settings.jwt)
         engine = self._engine = self._opener(self._settings.storage, lambda: self._wake(loop))
         try:
-            hosts = self._open_hosts(engine, loop)
-            self._reloading = Reloading(self._configuration, self._launch.read, hosts, self._tls)
+            hosts, access = self._open_hosts(engine, loop)
+            access.use_tokens(tokens)
+            self._reloading = Reloading(self._configuration, self._launch.read, hosts, access, self._tls)
             self._reloading.start()
             await self._listen()
             self._announce(engine, self._clock.monotonic_us() - started_us)
+            gc.collect()
+            gc.freeze()  # what is there now stays: looking through all of it stopped everybody for 10 to 15 ms
             self._write_ready_file()
             await self._serve()
             if self._failure is not None:
                 raise self._failure
             _log.info("stopping: what was taken is being written down")
-            await self._close()
-            engine.close()
+            with self._deadline():
+                await self._close()
+                engine.close()
         finally:
             self._remove_ready_file()
 
-    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> Hosts:
+    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> tuple[Hosts, Access]:
         codecs, flow = Codecs(), Flow()
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
@@ -253,8 +263,8 @@ class _Program:
             return found
 
         hosts = self._hosts = Hosts(engine, broker)
-        self._access = Access(engine, self._clock, self._background, hosts)
-        return hosts
+        access = self._access = Access(engine, self._clock, self._background, hosts)
+        return hosts, access
 
     def _brokers(self) -> list[Broker]:
         return [] if self._hosts is None else self._hosts.brokers()
@@ -333,6 +343,29 @@ class _Program:
         for broker in self._brokers():
             broker.drain()
 
+    @contextlib.contextmanager
+    def _deadline(self) -> Iterator[None]:
+        """End the process when what is done in here takes too long: a disk that hangs must not hold up a restart."""
+        settings = self._settings if self._reloading is None else self._reloading.settings
+        seconds = settings.limits.stop / 1000
+        watch = threading.Timer(seconds, self._give_up, (seconds,))
+        watch.daemon = True
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+    def _give_up(self, seconds: float) -> None:
+        """In another thread, as this one's may hang in a system call for good."""
+        _log.critical(
+            "the stop was given up after %g s: the disk is too slow, or hangs. What was confirmed is in the journal, "
+            "and the next start goes on from there; more time is limits.stop in the configuration",
+            seconds,
+        )
+        self._remove_ready_file()
+        os._exit(EXIT_STOP_TOO_LONG)
+
     async def _serve(self) -> None:
         while not self._stop.is_set():
             for broker in self._brokers():
@@ -341,6 +374,8 @@ class _Program:
                 self._amqp10.tick()
             if self._mqtt is not None:
                 self._mqtt.tick()
+            if self._access is not None:
+                self._access.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
@@ -400,7 +435,8 @@ class _Program:
         text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
         draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            draft.write_text(text + "\n")
+            with open(draft, "w", opener=open_privately) as file:
+                file.write(text + "\n")
             draft.replace(path)
         except OSError as error:
             raise Unavailable(

@@ -12,11 +12,12 @@ from headrace import logs
 from headrace.config.configuration import Configuration, is_live
 from headrace.config.settings import DROP, Settings, TlsSettings
 from headrace.config.table import Fault
+from headrace.core.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.reconciling import Plan, definitions
-from headrace.core.topology import DEFAULT_HOST
+from headrace.core.reconciling import Plan, Wanted, wanted_queues
 from headrace.net.tls import Tls, TlsFiles
+from headrace.tokens import read_tokens
 
 _log: Final = logging.getLogger("headrace.config")
 
@@ -49,11 +50,17 @@ class Reloading:
     """Keeps the configuration that counts now."""
 
     def __init__(
-        self, configuration: Configuration, again: Callable[[], Configuration], hosts: Hosts, tls: Tls | None
+        self,
+        configuration: Configuration,
+        again: Callable[[], Configuration],
+        hosts: Hosts,
+        access: Access,
+        tls: Tls | None,
     ) -> None:
         self._configuration = configuration
         self._again = again
         self._hosts = hosts
+        self._access = access
         self._tls = tls
 
     @property
@@ -61,43 +68,58 @@ class Reloading:
         """What counts now; what waits for a restart is as it was at the start."""
         return self._configuration.settings
 
-    def start(self) -> Plan:
+    def start(self) -> None:
         """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
-        plan = self._plan(self._configuration, is_start=True)
-        plan.carry_out()
-        _tell(plan)
-        return plan
+        self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
 
     def reload(self) -> Reloaded:
         """Apply what the configuration says now. Raises Refused and Unavailable and changes nothing then."""
         newer = self._again()
-        plan = self._plan(newer, is_start=False)
+        plans = self._plans(newer, is_start=False)
         changes = self._configuration.changes(newer)
         files = tls_files(newer.settings.tls)
         has_same_listeners = (self._tls is None) == (files is None)
         live = [key for key in changes if is_live(key) and (key[0] != "tls" or has_same_listeners)]
+        tokens = read_tokens(newer.settings.jwt)
         if self._tls is not None and files is not None:
             self._tls.reload(files)
-        plan.carry_out()
+        self._access.use_tokens(tokens)
+        done = self._carry_out(plans, is_start=False)
         self._take(newer, live)
-        _tell(plan)
         result = Reloaded(
             [".".join(key) for key in live],
-            [definition.name for definition in plan.created],
-            [definition.name for definition, _ in plan.altered],
+            [definition.name for plan in done for definition in plan.created],
+            [definition.name for plan in done for definition, _ in plan.altered],
             [".".join(key) for key in changes if key not in live],
         )
         _log_result(result, self._tls is not None)
         return result
 
-    def _plan(self, configuration: Configuration, is_start: bool) -> Plan:
-        broker = self._hosts.find(DEFAULT_HOST)
-        assert broker is not None, "the default host is always there"
+    def _plans(self, configuration: Configuration, is_start: bool) -> "list[Plan | list[Wanted]]":
+        """What has to happen, for each virtual host; for one that is not there yet, all that it is to have."""
         may_drop = configuration.settings.queue_manager.shrink == DROP
+        by_host: dict[str, list[Wanted]] = {}
         try:
-            return Plan(broker, definitions(configuration.queues), may_drop, is_start)
+            for each in wanted_queues(configuration.queues):
+                by_host.setdefault(each.host, []).append(each)
+            found = {host: self._hosts.find(host) for host in by_host}
+            return [
+                wanted if (broker := found[host]) is None else Plan(broker, wanted, may_drop, is_start)
+                for host, wanted in by_host.items()
+            ]
         except Fault as fault:
             raise configuration.located(fault) from fault
+
+    def _carry_out(self, plans: "list[Plan | list[Wanted]]", is_start: bool) -> list[Plan]:
+        """Make it so. In a virtual host that is new there is nothing to lose, so nothing is refused any more."""
+        done: list[Plan] = []
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                plan = Plan(self._hosts.ensure(plan[0].host), plan, False, is_start)
+            plan.carry_out()
+            _tell(plan)
+            done.append(plan)
+        return done
 
     def _take(self, newer: Configuration, live: list[tuple[str, str]]) -> None:
         self._configuration = self._configuration.with_changes(newer, live)

@@ -229,8 +229,9 @@ def test_a_short_run_leaves_a_table_and_a_file_and_nothing_else(tmp_path: Path) 
     assert list(scratch.iterdir()) == []
 
 
-def test_growth_is_measured_up_to_the_size_that_is_asked_for(tmp_path: Path) -> None:
-    said = headrace("--scale", "--most", "1", "--seconds", "0.2", "--rounds", "1", "--out", str(tmp_path))
+def test_growth_is_measured_at_the_points_that_are_named(tmp_path: Path) -> None:
+    named = ("--scenario", "scale-connections-1", "--scenario", "scale-backlog-0")
+    said = headrace("--scale", *named, "--seconds", "0.2", "--rounds", "1", "--out", str(tmp_path))
 
     assert said.returncode == 0, said.stderr
     record = json.loads((tmp_path / "scale.json").read_text())

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pika
 import pytest
-from pika.exceptions import ProbableAccessDeniedError, ProbableAuthenticationError
+from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError, ProbableAuthenticationError
 
+from headrace.cli.client import EXIT_LOGIN, EXIT_UNAVAILABLE
+from headrace.cli.words import EXIT_USAGE
 from tests.servers import Server
 
 
@@ -68,6 +70,28 @@ def test_a_user_is_added_let_in_and_removed(server: Server) -> None:
         _connect(server, "ann", "hunter3")
 
 
+def test_a_user_is_bound_to_topics_and_set_free(server: Server) -> None:
+    headrace(server, "users", "add", "dev", given="hunter2\n")
+    headrace(server, "permissions", "set", "dev")
+    headrace(server, "permissions", "set-topic", "dev", "--write", "^plant[.]", "--read", "")
+    entry = {"user": "dev", "vhost": "/", "exchange": "amq.topic", "write": "^plant[.]", "read": ""}
+    assert json.loads(headrace(server, "permissions", "list-topic", "--json")) == [entry]
+    assert "^plant[.]" in headrace(server, "permissions", "list-topic")
+
+    channel = _connect(server, "dev", "hunter2").channel()
+    channel.basic_publish("amq.topic", "plant.1", b"")
+    channel.basic_publish("amq.topic", "house.1", b"")
+    with pytest.raises(ChannelClosedByBroker, match=r"topic 'house\.1'"):
+        channel.queue_declare("late")
+
+    headrace(server, "permissions", "clear-topic", "dev")
+    assert json.loads(headrace(server, "permissions", "list-topic", "--json")) == []
+    channel = _connect(server, "dev", "hunter2").channel()
+    channel.confirm_delivery()
+    channel.basic_publish("amq.topic", "house.1", b"")
+    assert "no topic permissions" in headrace(server, "permissions", "clear-topic", "dev", code=3)
+
+
 def test_a_virtual_host_is_added_used_and_removed(server: Server) -> None:
     headrace(server, "vhosts", "add", "a/b c")
     headrace(server, "permissions", "set", "guest", "--vhost", "a/b c")
@@ -87,9 +111,9 @@ def test_what_makes_no_sense_is_said_in_one_line(server: Server) -> None:
         (("users", "add", "bob"), 2, "there is no password"),
         (("users", "add", "bob", "--no-password", "--limit", "max-cats=3"), 1, "there is no limit 'max-cats'"),
         (("users", "add", "bob", "--no-password", "--limit", "many"), 2, "--limit takes NAME=NUMBER"),
-        (("users", "remove", "nobody"), 1, "no user 'nobody'"),
+        (("users", "remove", "nobody"), 3, "no user 'nobody'"),
         (("permissions", "set", "guest", "--write", "("), 1, "'(' is not a regular expression"),
-        (("permissions", "set", "guest", "--vhost", "nowhere"), 1, "no vhost 'nowhere'"),
+        (("permissions", "set", "guest", "--vhost", "nowhere"), 3, "no vhost 'nowhere'"),
         (("vhosts", "remove", "/", "--yes"), 1, "always there"),
     ):
         said = headrace(server, *arguments, code=code)
@@ -100,9 +124,9 @@ def test_what_makes_no_sense_is_said_in_one_line(server: Server) -> None:
 
 def test_no_broker_and_a_wrong_login_are_told_apart(server: Server, tmp_path: Path) -> None:
     for url, expected in (
-        ("http://guest:guest@127.0.0.1:1", "no broker answers at http://127.0.0.1:1"),
+        ("http://guest:guest@127.0.0.1:1", "the broker at http://127.0.0.1:1 does not answer"),
         (f"http://guest:secret@127.0.0.1:{server.http_port}", "refuses the login"),
-        ("amqp://guest:secret@localhost", "--url takes http://USER:PASSWORD@HOST:PORT; 'localhost'"),
+        ("amqp://guest:secret@localhost", "--url takes an address like http://127.0.0.1:15672; 'localhost'"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "headrace", "users", "list"],
@@ -112,6 +136,6 @@ def test_no_broker_and_a_wrong_login_are_told_apart(server: Server, tmp_path: Pa
             timeout=60,
             check=False,
         )
-        assert done.returncode in (1, 2)
+        assert done.returncode in (EXIT_LOGIN, EXIT_UNAVAILABLE, EXIT_USAGE)
         assert expected in done.stderr
         assert "secret" not in done.stderr

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from headrace.storage.local.engine import LocalEngine
@@ -230,3 +231,51 @@ def test_what_a_configuration_comes_to_is_shown_with_where_it_was_said(file: Pat
     assert (said["listeners"]["amqp"], said["log"]["level"], said["queues"][0]["name"]) == (7000, "debug", "orders")
     assert wrong.returncode == 2
     assert "mqtt and amqp cannot both have port 7000" in wrong.stderr
+
+
+def test_queues_of_the_file_are_in_their_virtual_hosts_which_are_made(server: Server, file: Path) -> None:
+    file.write_text(_queues("{name: orders}", "{name: orders, vhost: eu, type: stream}"))
+    server.start()
+    server.close_connections()
+    assert _get(server, "/api/v1/queues/%2F/orders")["type"] == "classic"
+    assert _get(server, "/api/v1/queues/eu/orders")["type"] == "stream"
+
+    file.write_text(_queues("{name: jobs, vhost: eu}", "{name: jobs, vhost: us}"))
+    assert _post(server, "/api/v1/reload")[1]["created"] == ["jobs", "jobs"]
+    assert _get(server, "/api/v1/queues/us/jobs")["vhost"] == "us"
+
+    file.write_text(_queues("{name: jobs, vhost: eu}", "{name: jobs, vhost: eu}"))
+    status, answer = _post(server, "/api/v1/reload")
+    assert (status, "is there twice" in answer["reason"]) == (400, True)
+    file.write_text(_queues("{name: orders, vhost: eu}"))
+    server.stop()
+    result = subprocess.run(
+        [sys.executable, "-m", "headrace", "serve", "--config", str(file), "--data", str(file.parent / "data")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert f"{file}:2: queue 'orders': it is a stream queue and cannot become a classic queue" in result.stderr
+
+
+def test_connections_over_http_are_in_the_log_with_their_user(server: Server, file: Path) -> None:
+    file.write_text("")
+    server.start()
+    with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30) as client:
+        client.get("/health")
+        for _ in range(3):
+            assert client.get("/api/v1/overview").status_code == 200
+
+    ended = _until(server, lambda event: event["message"] == "the connection is ended")
+
+    assert (ended["protocol"], ended["user"]) == ("HTTP", "guest")
+    assert ended["connection"].endswith(f"-> 127.0.0.1:{server.http_port}")
+    assert len([event for event in _events(server) if event["message"] == "connected"]) == 1
+
+
+def _get(server: Server, path: str) -> Any:
+    answer = httpx.get(server.http_url + path, auth=("guest", "guest"), timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer.json()

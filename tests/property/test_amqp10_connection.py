@@ -113,16 +113,23 @@ def _attaches(draw: st.DrawFn) -> bytes:
     source, target = Source(draw(_addresses)), Target(draw(_addresses))
     source.dynamic = draw(st.integers(0, 8)) == 0
     source.filter = draw(_filters)
-    source.expiry_policy = draw(st.sampled_from(["session-end", "never", "link-detach", "connection-close"]))
-    source.timeout = draw(st.sampled_from([0, 0, 5]))
+    target.dynamic = draw(st.integers(0, 8)) == 0
+    for terminus in (source, target):
+        terminus.durable = draw(st.integers(0, 2))
+        terminus.expiry_policy = draw(st.sampled_from(["session-end", "never", "link-detach", "connection-close"]))
+        terminus.timeout = draw(st.sampled_from([0, 0, 5]))
     source.distribution_mode = draw(st.sampled_from(["", "", "copy"]))
-    source.capabilities = target.capabilities = draw(st.sampled_from([[], ["queue"], ["topic"]]))
+    capabilities = [[], ["queue"], ["topic"], ["topic", "shared"], ["topic", "shared", "global"], ["temporary-topic"]]
+    source.capabilities = target.capabilities = draw(st.sampled_from(capabilities))
     attach.source = source if draw(st.integers(0, 9)) else None
     kinds: list[Target | Coordinator | None] = [target, target, target, Coordinator([]), None]
     attach.target = draw(st.sampled_from(kinds))
     attach.sender_settles = draw(st.integers(0, 2))
     attach.receiver_settles = draw(st.integers(0, 1))
-    attach.unsettled = draw(st.sampled_from([None, None, Map([(b"\0\0\0\x01", ACCEPTED.described())])]))
+    tags = [b"\0\0\0\x01", b"t", b"\x80\0\0\0\0\0\0\x01", b"\x80\0\0\0\0\x01\0\x02"]
+    known = Map([(tag, draw(st.sampled_from([None, ACCEPTED.described()]))) for tag in tags])
+    attach.unsettled = draw(st.sampled_from([None, known]))
+    attach.incomplete_unsettled = draw(st.booleans())
     attach.max_message_size = draw(st.sampled_from([0, 0, 0, 4]))
     names = ["consumer-group", "cursor", "rabbitmq:priority", "paired"]
     attach.properties = Map.of({draw(st.sampled_from(names)): draw(st.sampled_from(["g", 1, True]))})
@@ -202,5 +209,9 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
     host = server.find_host("/")
     assert host is not None
     host.suspended.connection_closed(connection)
+    house.run()
+    again = House(house.engine, house.clock)
+    again.broker.codecs.add(AMQP10, Amqp10Codec())
+    Server(*doors_to(again.broker), again.clock, "test")  # whatever was kept is read
     consumers = [(queue.name, queue.consumers) for queue in house.broker.topology.queues.values() if queue.consumers]
     assert consumers == []

@@ -51,6 +51,10 @@ class Engines(RuleBasedStateMachine):
         self.confirmed = 0
         self.safe = 0
         """How many of the commits in the history are confirmed, and how many of those must survive a power loss."""
+        self.used = 0
+        """How many may be used: these must survive a kill."""
+        self.forgotten = 0
+        """How many commits came before those in the history."""
         self.history = [contents(self.model)]
         """What the model held after each commit, beginning with one that must survive anything."""
         self.errors: list[HeadraceError | None] = []
@@ -61,7 +65,7 @@ class Engines(RuleBasedStateMachine):
             shutil.rmtree(self.home)
 
     def commit(self, commit: Commit) -> None:
-        """To both; the model says whether it is allowed. Every third commit need not be synced."""
+        """To both; the model says whether it is allowed. Every third commit need not be synced, half may run ahead."""
         copy = Commit()
         for append in commit.appends:
             copy.append(append.log, append.messages)
@@ -81,11 +85,21 @@ class Engines(RuleBasedStateMachine):
         self.history.append(contents(self.model))
         self.count += 1
         durable = self.count % 3 > 0
+        if self.count % 4 > 1:
+            number = self.forgotten + len(self.history) - 1
+            commit.applied = lambda: self.use(number)
         self.local.commit(commit, self.confirm_durable if durable else self.confirm, durable)
+
+    def use(self, number: int) -> None:
+        """Whoever uses a commit before it is synced finds it and all before it."""
+        place = number - self.forgotten
+        assert contents(self.local) in self.history[place:]
+        self.used = max(self.used, place)
 
     def confirm(self, error: HeadraceError | None) -> None:
         assert error is None
         self.confirmed += 1
+        self.used = max(self.used, self.confirmed)
 
     def confirm_durable(self, error: HeadraceError | None) -> None:
         self.confirm(error)
@@ -225,7 +239,7 @@ class Engines(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         root = self.home / str(self.generation)
-        self.come_back(lambda target: self.disk.snapshot(root, target), lambda: self.confirmed)
+        self.come_back(lambda target: self.disk.snapshot(root, target), lambda: self.used)
 
     @rule(seed=st.integers(0, 1 << 30))
     def lose_power(self, seed: int) -> None:
@@ -269,12 +283,14 @@ class Engines(RuleBasedStateMachine):
             }
         assert contents(self.model) == found
         self.history = [found]
-        self.confirmed = self.safe = 0
+        self.confirmed = self.safe = self.used = 0
 
     def settled(self) -> None:
         """History starts with the last commit that must survive anything."""
         self.history = self.history[self.safe :]
+        self.forgotten += self.safe
         self.confirmed -= self.safe
+        self.used -= self.safe
         self.safe = 0
 
     @invariant()

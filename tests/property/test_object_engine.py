@@ -6,13 +6,17 @@ import tempfile
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from headrace.errors import Fatal, HeadraceError
+from headrace.errors import Fatal, HeadraceError, Unavailable
+from headrace.storage.api import RETAINED, Commit
+from headrace.storage.group_state import WORK
 from headrace.storage.memory import MemoryEngine
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from tests.contents import contents
-from tests.property.test_engines import Engines
+from tests.property.test_engines import Engines, groups, logs, offsets
+from tests.waiting import eventually
 
 SMALL = ObjectSettings(flush_interval_ms=1, tail_bytes=12 << 10, cache_bytes=8 << 10)
 
@@ -64,6 +68,47 @@ class ObjectEngines(Engines):
         matching = [at for at in range(promised, len(history)) if history[at] == found]
         assert matching, "what came back is not what any prefix of the commits left"
         self.become(found, history[matching[-1]])
+
+    @rule(log=logs, group=groups, start=offsets, kinds=st.sets(st.integers(0, 7), min_size=1))
+    def refuse(self, log: str, group: str, start: int, kinds: set[int]) -> None:
+        """The store takes too long for a commit: it is refused, and nothing of it stays."""
+        self.sync()
+        commit = Commit()
+        exists = group in self.model.log(log).groups
+        for kind in sorted(kinds):
+            self.add(commit, kind, log, group, start, exists)
+        outcomes: list[HeadraceError | None] = []
+        self.local._writer._timeout_ms = 0
+        self.local.commit(commit, outcomes.append)
+        self.local.sync()
+        self.local._writer._timeout_ms = SMALL.timeout_ms
+        assert isinstance(outcomes[0], Unavailable)
+        assert contents(self.local) == self.history[-1]
+        eventually(self.is_taken_back)
+        self.reopen()
+
+    def add(self, commit: Commit, kind: int, log: str, group: str, start: int, exists: bool) -> None:
+        if kind == 0:
+            commit.append(log, self.messages(3, 10, False))
+        elif kind == 1:
+            commit.put(RETAINED, b"k1", b"refused")
+        elif kind == 2:
+            commit.truncate(log, start)
+        elif kind == 3:
+            commit.drop(log)
+        elif kind == 4 and exists:
+            commit.claim(log, group, start, start + 5, "refused", 5)
+        elif kind == 5 and exists:
+            commit.ack(log, group, start, start + 20)
+        elif kind == 6 and exists:
+            commit.delete_group(log, group)
+        elif kind == 7 and not exists:
+            commit.create_group(log, group, WORK, "#", start)
+        commit.put(RETAINED, b"refused", b"")
+
+    def is_taken_back(self) -> bool:
+        self.local.poll()
+        return self.local._undo is None
 
     def lose_power(self, seed: int) -> None:
         """Files are not synced in a store of files; a store that is a service has no power to lose."""

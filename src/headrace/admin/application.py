@@ -1,5 +1,8 @@
 """All pages under one roof: which room brings which routes, and what happens when one of them fails."""
 
+import asyncio
+import contextlib
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -44,6 +47,7 @@ def _as_sent(application: ASGIApp) -> ASGIApp:
         raw = scope.get("raw_path")
         if isinstance(raw, bytes):
             scope = {**scope, "path": raw.decode("latin-1")}
-        await application(scope, receive, send)
+        with contextlib.suppress(asyncio.CancelledError):  # the broker stops, and the connection is gone
+            await application(scope, receive, send)
 
     return called

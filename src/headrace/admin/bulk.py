@@ -7,6 +7,7 @@ DELETE /bulk/transactions/{id}                           forget them
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final, final
 
 from starlette.responses import JSONResponse, Response
@@ -21,7 +22,7 @@ from headrace.admin.site import ANYBODY
 from headrace.core.broker import Broker
 from headrace.core.bulk import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.ledger import ONCE
-from headrace.core.rights import EXCHANGE, QUEUE, WRITE, Rights
+from headrace.core.rights import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.topology import scoped
 from headrace.errors import HeadraceError, TooLarge
 from headrace.net.outcome import outcome
@@ -66,14 +67,12 @@ class _Room:
                 host, name_of(call, "id"), name_of(call, "part"), kind, name, call.visitor.name, call.text("attempt")
             )
             rows, size, topics = await asyncio.to_thread(encode, body)
-        if kind not in (TO_QUEUE, BY_COLUMN):
-            for topic in topics:
-                _check_topic(rights, kind, name, topic)
+        _check_topics(rights, kind, name, topics)
         return JSONResponse({"rows": rows, "bytes": size})
 
     async def commit(self, call: Call) -> Response:
         """Make the parts visible, all at once; a transaction that was committed before is left as it is."""
-        broker, rights, host = place_of(call)
+        _, _, host = place_of(call)
         said = await call.json()
         parts = said.get("parts") if isinstance(said, dict) else None
         if not isinstance(said, dict) or not isinstance(parts, list):
@@ -89,35 +88,40 @@ class _Room:
         running = self._commits.get(key)
         if running is not None:  # the answer to the first request was lost: both get it
             return JSONResponse(await asyncio.shield(running))
-        task = asyncio.ensure_future(self._finish(broker, rights, host, transaction, sequence, parts, attempt))
+        replace = _replace_of(said, place_of(call)[1])
+        task = asyncio.ensure_future(self._finish(call, transaction, sequence, parts, attempt, replace))
         self._commits[key] = task
         task.add_done_callback(lambda _: self._commits.pop(key, None))
         return JSONResponse(await asyncio.shield(task))
 
     async def _finish(
         self,
-        broker: Broker,
-        rights: Rights,
-        host: str,
+        call: Call,
         transaction: str,
         sequence: int,
         parts: list[object],
         attempt: str,
+        replace: "tuple[str, int] | None",
     ) -> dict[str, object]:
-        answer = await self._commit(broker, rights, host, transaction, sequence, parts)
+        _, _, host = place_of(call)
+        answer = await self._commit(call, transaction, sequence, parts, replace)
         await asyncio.to_thread(self._arrow.forget, host, transaction, attempt)
         return answer
 
     async def _commit(
-        self, broker: Broker, rights: Rights, host: str, transaction: str, sequence: int, parts: list[object]
+        self, call: Call, transaction: str, sequence: int, parts: list[object], replace: "tuple[str, int] | None"
     ) -> dict[str, object]:
+        broker, rights, host = place_of(call)
         rows = broker.ledger.rows_of(transaction, sequence)
         if rows >= 0:
             return {"status": "committed before", "rows": rows}
         async with self._writers:
             bulk = broker.bulk()
             try:
-                await self._fill(bulk, broker, rights, host, transaction, parts)
+                if replace is not None:
+                    bulk.replace(*replace)
+                largest_bytes = await self._fill(bulk, broker, rights, host, transaction, parts)
+                call.meter(bulk.rows, largest_bytes)
                 await outcome(lambda confirm: bulk.commit(transaction, sequence, confirm))
             except HeadraceError:
                 bulk.undo()
@@ -126,8 +130,9 @@ class _Room:
 
     async def _fill(
         self, bulk: Bulk, broker: Broker, rights: Rights, host: str, transaction: str, parts: list[object]
-    ) -> None:
-        size = 0
+    ) -> int:
+        """Add what was staged, if the user may still write it; returns the size of the longest payload."""
+        size = largest_bytes = 0
         by_row: list[Part] = []
         for part in parts:
             if not isinstance(part, str) or not NAME.fullmatch(part):
@@ -137,6 +142,8 @@ class _Room:
                 by_row.append(staged)
             else:
                 _check_write(broker, rights, staged.kind, staged.name)
+                topics = {source.topic for rows in staged.blocks for source in rows.sources()}
+                _check_topics(rights, staged.kind, staged.name, topics)
             size += staged.payload_bytes
             if size > MAX_TRANSACTION_BYTES:
                 raise TooLarge(
@@ -145,12 +152,15 @@ class _Room:
                 )
             for rows in staged.blocks if staged.kind != BY_COLUMN else []:
                 bulk.add(staged.kind, staged.name, rows)
+                largest_bytes = max(largest_bytes, rows.largest_bytes)
                 await asyncio.sleep(0)  # others have their turn between blocks
         for number, (queue, each) in enumerate(await asyncio.to_thread(self._arrow.merge, by_row) if by_row else []):
             _check_write(broker, rights, TO_QUEUE, queue)
             bulk.add(TO_QUEUE, queue, each)
+            largest_bytes = max(largest_bytes, each.largest_bytes)
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        return largest_bytes
 
     async def abort(self, call: Call) -> Response:
         """Forget what was written and not committed; what was committed stays."""
@@ -161,6 +171,19 @@ class _Room:
             await asyncio.wait([running])
         await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
+
+
+def _replace_of(said: dict[str, object], rights: Rights) -> tuple[str, int] | None:
+    """Which stream's messages below which offset give way. Raises BadRequest, AccessRefused."""
+    given = said.get("replace")
+    if given is None:
+        return None
+    name, before = (given.get("queue"), given.get("before")) if isinstance(given, dict) else (None, None)
+    if not isinstance(name, str) or type(before) is not int or before < 0:
+        raise BadRequest('"replace" must be an object with "queue", a name, and "before", an offset')
+    rights.check(WRITE, QUEUE, name)
+    rights.check(READ, QUEUE, name)
+    return name, before
 
 
 def _target(call: Call) -> tuple[str, str]:
@@ -179,11 +202,13 @@ def _check_write(broker: Broker, rights: Rights, kind: str, name: str) -> None:
         broker.topology.exchanges.check_publish(name)
 
 
-def _check_topic(rights: Rights, kind: str, name: str, topic: str) -> None:
-    if kind == TO_TOPIC:
-        rights.check_topic_publish(topic)
-    else:
-        rights.check_publish(name, topic)
+def _check_topics(rights: Rights, kind: str, name: str, topics: Iterable[str]) -> None:
+    """Queues that are named are written to as they are, whatever the topics."""
+    for topic in topics if kind in (TO_TOPIC, TO_EXCHANGE) else ():
+        if kind == TO_TOPIC:
+            rights.check_topic_publish(topic)
+        else:
+            rights.check_publish(name, topic)
 
 
 _KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN)

@@ -20,7 +20,7 @@ def place_of(call: Call) -> tuple[Broker, Rights, str]:
     broker = call.site.hosts.find(host)
     if broker is None:
         raise NotFound(f"no vhost '{host}'")
-    rights = call.site.access.rights(call.visitor.name, host)
+    rights = call.site.access.rights(call.visitor.account, host)
     if rights is None:
         raise AccessRefused(f"access to vhost '{host}' refused for user '{call.visitor.name}'")
     return broker, rights, host

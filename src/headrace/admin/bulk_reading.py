@@ -64,7 +64,7 @@ class _Room:
         """Messages from `from` up to but not including `to`, in blocks as they are stored."""
         broker, rights, host = place_of(call)
         queue = queue_of(call, broker, rights)
-        first, following = queue.first_offset, queue.log.next_offset
+        first, following = queue.first_offset, queue.safe_offset
         start = number_of(call, "from", first)
         stop = min(number_of(call, "to", following), following)
         if start < first and start < stop:
@@ -78,7 +78,7 @@ class _Room:
         """The offset of the first message with at least this time in microseconds, or the one behind the last."""
         broker, rights, _ = place_of(call)
         queue = queue_of(call, broker, rights)
-        return JSONResponse({"offset": queue.log.find(number_of(call, "timestamp", 0))})
+        return JSONResponse({"offset": min(queue.log.find(number_of(call, "timestamp", 0)), queue.safe_offset)})
 
     async def progress(self, call: Call) -> Response:
         """Everything below the offset is done, says a reader that has its own progress elsewhere."""
@@ -129,7 +129,7 @@ def _bounds(queue: Queue) -> dict[str, object]:
     return {
         "type": queue.definition.kind,
         "first": queue.first_offset,
-        "next": queue.log.next_offset,
+        "next": queue.safe_offset,
         "bytes": queue.log.size_bytes,
         "groups": {name: group.state.committed for name, group in queue.groups.items()},
     }

@@ -13,9 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from headrace.admin.presence import SCOPE_KEY, Presence
 from headrace.admin.problems import BadRequest, NoLogin
 from headrace.admin.section import Section
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
+from headrace.core.bearers import is_token
 from headrace.core.broker import Broker
 from headrace.core.logins import Login
 from headrace.core.rights import Rights
@@ -83,7 +85,7 @@ class Call:
 
     def sees(self, host: str) -> bool:
         """Whether the visitor may look at what is in a virtual host."""
-        return self.visitor.may(MONITORING) or self.site.access.rights(self.visitor.name, host) is not None
+        return self.visitor.may(MONITORING) or self.site.access.rights(self.visitor.account, host) is not None
 
     def broker(self, host: str) -> Broker:
         """A virtual host to look at. Raises NotFound, AccessRefused."""
@@ -97,10 +99,17 @@ class Call:
     def rights(self, host: str) -> Rights:
         """What the visitor may do in a virtual host. Raises NotFound, AccessRefused."""
         self.broker(host)
-        rights = self.site.access.rights(self.visitor.name, host)
+        rights = self.site.access.rights(self.visitor.account, host)
         if rights is None:
             raise AccessRefused(f"user '{self.visitor.name}' has no permissions in vhost '{host}'")
         return rights
+
+    def meter(self, messages: int, largest_bytes: int) -> None:
+        """Count what the visitor is about to publish. Raises TooLarge, Unavailable when that is too much for now."""
+        account = self.visitor.account
+        if account.is_metered:
+            account.check_size(largest_bytes)
+            account.check_rate(messages, self.site.clock.monotonic_us())
 
     async def stored(self, broker: Broker) -> None:
         """Return when everything called so far would survive a crash."""
@@ -211,6 +220,9 @@ class Pages:
         visitor = await self._site.sign_in(Login(name, password, address, is_from_here(request)))
         if visitor is None:
             raise NoLogin("Login failed")
+        presence = request.scope.get(SCOPE_KEY)
+        if isinstance(presence, Presence):
+            presence.came(visitor.name)
         return visitor
 
 
@@ -228,9 +240,12 @@ def is_from_here(request: Request) -> bool:
 
 
 def _credentials(header: str) -> tuple[str, bytes]:
+    """Name and password; of a token it is the password alone, as a token says whose it is."""
     scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer" and is_token(token := value.strip().encode(errors="replace")):
+        return "", token
     if scheme.lower() != "basic":
-        raise NoLogin("log in with HTTP basic authentication")
+        raise NoLogin("log in with HTTP basic authentication, or with a token as bearer")
     try:
         user, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
         name = user.decode()

@@ -8,6 +8,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from headrace.admin.presence import SCOPE_KEY, Presence
 from headrace.admin.site import TakeOver
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -32,9 +33,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_body_to_come = False
         self._reading = _Deadline(self.loop, self._on_silence)
         self._writing = _Deadline(self.loop, self._end)
+        self._presence: Presence | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._presence = Presence(f"{_shown(self.client)} -> {_shown(self.server)}")
         self._reading.set(HEAD_SECONDS)
 
     def data_received(self, data: bytes) -> None:
@@ -54,6 +57,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
         super().on_message_begin()
+        self.scope[SCOPE_KEY] = self._presence  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -94,6 +98,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._reading.stop()
         self._writing.stop()
+        if self._presence is not None:
+            self._presence.left()
         super().connection_lost(exc)
 
     def _on_silence(self) -> None:
@@ -110,6 +116,10 @@ class BoundedProtocol(HttpToolsProtocol):
         lines = [STATUS_LINE[431], b"content-length: 0\r\n", b"connection: close\r\n\r\n"]
         self.transport.write(b"".join(lines))
         self.transport.close()
+
+
+def _shown(address: tuple[str, int | None] | None) -> str:
+    return "local" if address is None else f"{address[0]}:{address[1]}"
 
 
 @final

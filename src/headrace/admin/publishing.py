@@ -73,11 +73,10 @@ def _publisher(call: Call, name: str) -> Publisher:
     broker = call.site.hosts.find(name)
     if broker is None:
         raise NotFound(f"no vhost '{name}'")
-    rights = call.site.access.rights(call.visitor.name, name)
+    rights = call.site.access.rights(call.visitor.account, name)
     if rights is None:
         raise AccessRefused(f"access to vhost '{name}' refused for user '{call.visitor.name}'")
-    account = call.site.access.account(call.visitor.name)
-    return Publisher(broker, account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+    return Publisher(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
 
 
 # -- what the body says ------------------------------------------------------------------------------------------------

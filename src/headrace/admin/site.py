@@ -24,11 +24,12 @@ MONITORING: Final = "monitoring"
 class Visitor:
     """A user who logged in over HTTP, and what the tags allow."""
 
-    __slots__ = ("name", "tags")
+    __slots__ = ("account", "name", "tags")
 
-    def __init__(self, name: str, tags: frozenset[str]) -> None:
-        self.name = name
-        self.tags = tags
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.name = account.name
+        self.tags = frozenset(account.user.tags)
 
     def may(self, tag: str) -> bool:
         """Whether a page that asks for this tag is open to the visitor: each tag includes the ones below it."""
@@ -90,4 +91,4 @@ class Site:
         answer: asyncio.Future[Account | None] = asyncio.get_running_loop().create_future()
         self.access.login(login, lambda account: None if answer.done() else answer.set_result(account))
         account = await answer
-        return None if account is None else Visitor(account.name, frozenset(account.user.tags))
+        return None if account is None else Visitor(account)

@@ -59,5 +59,7 @@ class Stack(Speaker):
             await asyncio.sleep(_POLL_SECONDS)
         for connection in list(self._state.connections):
             connection.transport.abort()
+        while self._state.connections:  # until they know it: an answer to nobody is not an error then
+            await asyncio.sleep(0)
         for task in list(self._state.tasks):
             task.cancel()

@@ -23,7 +23,7 @@ class Consumer(ABC):
         self.wire = wire
         self.job = job
         self.number = number
-        self.ledger = Ledger(job.load.is_exclusive)
+        self.ledger = Ledger(job.load.is_exclusive, job.taken, job.load.lanes)
         self.latency = Histogram()
         self.last_us = 0
         self.output = bytearray()

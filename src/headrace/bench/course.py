@@ -41,22 +41,30 @@ class Pace:
 class _Books:
     """What has been sent to the broker and not yet been taken from it."""
 
-    per_lane: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    """Both for each publisher, in each of its lanes."""
     waiting: int = 0
 
     def add(self, found: Measured) -> None:
         if not found.sent_per_lane:
             return
-        before = self.per_lane or [0] * len(found.sent_per_lane)
-        self.per_lane = [old + new for old, new in zip(before, found.sent_per_lane, strict=True)]
+        before = self.sent or [0] * len(found.sent_per_lane)
+        self.taken = self.taken or [0] * len(before)
+        self.sent = [old + new for old, new in zip(before, found.sent_per_lane, strict=True)]
         self.waiting += found.sent
 
     def key_sum(self, lanes: int) -> int:
+        """Of all messages that wait."""
         return sum(
-            key_sum(publisher * lanes + lane, 0, count)
-            for publisher, count in enumerate(self.per_lane)
+            key_sum(publisher * lanes + lane, taken, sent - taken)
+            for publisher, (taken, sent) in enumerate(zip(self.taken, self.sent, strict=True))
             for lane in range(lanes)
         )
+
+    def take_all(self) -> None:
+        self.taken = list(self.sent)
+        self.waiting = 0
 
 
 @final
@@ -102,13 +110,13 @@ class Course:
     def _step(self, step: Step, round_number: int) -> Result:
         result = self._result(step, round_number)
         pace, wanted = self._pace, self._books.waiting
-        first = max(self._books.per_lane, default=0)
         job = Job(
             self._load,
             step,
             self._endpoint,
             pace.seconds,
-            first,
+            tuple(self._books.sent),
+            tuple(self._books.taken),
             stall_seconds=pace.stall_seconds,
             limit_seconds=pace.limit_seconds,
         )
@@ -150,7 +158,7 @@ class Course:
                 raise Wrong(f"{self._books.waiting:,} messages were sent and {count:,} received")
             if total != self._books.key_sum(self._load.lanes):
                 raise Wrong("as many messages were received as were sent, but other ones")
-        self._books.waiting = 0
+        self._books.take_all()
 
     def _verify_depth(self) -> None:
         """What is left must be what was not taken; some brokers count with a delay."""
@@ -180,6 +188,7 @@ class Course:
         if found.server_cpu_seconds is not None and self._target.pid is not None:
             result.server_us = round(found.server_cpu_seconds / messages * 1e6, 3)
             result.server_cores = _rounded(found.server_cpu_seconds / found.wall_seconds)
+            result.other_cores = _rounded(found.other_cores)
             result.memory_before, result.memory_peak = found.memory_before, found.memory_peak
             result.memory_after = usage_of_tree(self._target.pid).resident_bytes
 

@@ -1,6 +1,7 @@
 """The books of one consumer: how many messages came, which, in what order. What was sent is compared elsewhere."""
 
 from array import array
+from collections.abc import Sequence
 from typing import final
 
 from headrace.bench.payload import LANE_SHIFT
@@ -10,9 +11,11 @@ from headrace.bench.payload import LANE_SHIFT
 class Ledger:
     """Notices gaps, repetitions and disorder in each lane; keys are lane and sequence number as one number."""
 
-    __slots__ = ("_expected", "_is_exclusive", "count", "disorder", "gaps", "redelivered", "total")
+    __slots__ = ("_expected", "_is_exclusive", "_lanes", "_taken", "count", "disorder", "gaps", "redelivered", "total")
 
-    def __init__(self, is_exclusive: bool) -> None:
+    def __init__(self, is_exclusive: bool, taken: Sequence[int] = (), lanes: int = 1) -> None:
+        self._taken = taken
+        self._lanes = lanes
         self._is_exclusive = is_exclusive
         self._expected: dict[int, int] = {}
         self.count = 0
@@ -42,12 +45,19 @@ class Ledger:
 
     def _enter(self, first: int, count: int) -> None:
         lane = first >> LANE_SHIFT
-        expected = self._expected.get(lane, lane << LANE_SHIFT)
+        expected = self._expected.get(lane)
+        if expected is None:
+            expected = (lane << LANE_SHIFT) + self._begun(lane)
         if first < expected:
             self.disorder += 1
         elif first > expected and self._is_exclusive:
             self.gaps += first - expected
         self._expected[lane] = max(expected, first + count)
+
+    def _begun(self, lane: int) -> int:
+        """How many messages of a lane were consumed before; a lane that nobody publishes to has none."""
+        publisher = lane // self._lanes
+        return self._taken[publisher] if publisher < len(self._taken) else 0
 
     def complaint(self) -> str:
         """What is wrong by itself, whatever was sent; "" when nothing is."""

@@ -129,8 +129,10 @@ class Job:
     step: Step
     endpoint: Endpoint
     seconds: float
-    first: int = 0
-    """The first sequence number of each lane that is published."""
+    firsts: tuple[int, ...] = ()
+    """For each publisher the first sequence number of its lanes; all 0 when it is empty."""
+    taken: tuple[int, ...] = ()
+    """For each publisher how many messages of its lanes were consumed before."""
     counters: str = ""
     stall_seconds: float = 30.0
     limit_seconds: float = 300.0

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from headrace.bench.crew import Crew
 from headrace.bench.histogram import Histogram
 from headrace.bench.load import Job, Wrong
-from headrace.bench.processes import Usage, resident_bytes, usage_of_tree
+from headrace.bench.processes import Usage, machine_busy_seconds, resident_bytes, usage_of_tree
 from headrace.bench.publisher import now_us
 
 _LOOK_SECONDS: Final = 0.02
@@ -22,6 +22,7 @@ class Measured:
     """Until the last confirm, or the last delivery."""
     wall_seconds: float = 0.0
     server_cpu_seconds: float | None = None
+    machine_cpu_seconds: float = 0.0
     memory_before: int | None = None
     memory_peak: int | None = None
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -41,6 +42,14 @@ class Measured:
     def cores(self, role: str) -> float | None:
         """How many processors a process of the generator kept busy."""
         return self.words[role]["cpu_seconds"] / self.wall_seconds if role in self.words else None
+
+    @property
+    def other_cores(self) -> float | None:
+        """How many processors were busy with what is no part of this; None where the broker's part is not known."""
+        if self.server_cpu_seconds is None:
+            return None
+        own: float = self.server_cpu_seconds + sum(words["cpu_seconds"] for words in self.words.values())
+        return max(0.0, self.machine_cpu_seconds - own) / self.wall_seconds
 
     def latency(self, role: str) -> dict[str, float]:
         bins = self.words.get(role, {}).get("latency", {})
@@ -62,7 +71,7 @@ class Measurement:
     def run(self) -> Measured:
         """Raises Unsupported when the broker cannot do it, Wrong when it does something else or stops doing it."""
         with self._crew as crew:
-            self._before = self._usage()
+            self._before, busy = self._usage(), machine_busy_seconds()
             started = now_us()
             crew.counters.go()
             try:
@@ -74,6 +83,7 @@ class Measurement:
                     self._found.words[role] = crew.last_words(role)
             ended = now_us()
             after = self._usage()
+            self._found.machine_cpu_seconds = machine_busy_seconds() - busy
         found = self._found
         found.seconds = (max(words["ended_us"] for words in self._last_of()) - started) / 1e6
         found.wall_seconds = (ended - started) / 1e6
@@ -116,7 +126,7 @@ class Measurement:
             return False
         if self._job.step.mode == "publish":
             return True
-        wanted = self._found.sent or self._wanted
+        wanted = self._found.sent + (0 if self._job.step.is_paced else self._wanted)
         counters = crew.counters
         received = counters.received_by_least if self._job.load.fans_out else counters.received
         return received >= wanted

@@ -85,7 +85,6 @@ class MqttPublisher(Publisher):
         self._qos = job.load.qos
         self.is_confirmed = self._qos > 0
         self._identifier_at = 0
-        self._answers = bytearray()
         super().__init__(connect(job.endpoint, f"p{number}"), job, number, counters)
 
     def encode(self, body: bytes, route: int) -> bytes:
@@ -102,19 +101,6 @@ class MqttPublisher(Publisher):
 
     def farewell(self) -> bytes:
         return _PINGREQ
-
-    @property
-    def has_output(self) -> bool:
-        return bool(self._answers) or super().has_output
-
-    def pump(self) -> int:
-        if self._answers and not super().has_output:  # not into the middle of a message
-            with memoryview(self._answers) as view:
-                taken = self.wire.offer(view)
-            del self._answers[:taken]
-            if self._answers:
-                return 1000
-        return super().pump()
 
     def read(self) -> None:
         data = self.wire.take()
@@ -144,7 +130,7 @@ class MqttPublisher(Publisher):
             words = array("I", answers)
             chosen = bytearray(array("I", [word for word in words if word & 0xFF == _PUBREC]).tobytes())
         chosen[::_ANSWER_BYTES] = bytes((_PUBREL,)) * (len(chosen) // _ANSWER_BYTES)
-        self._answers += chosen
+        self.answers += chosen
 
 
 @final

@@ -16,6 +16,8 @@ from headrace.bench.wire import Wire
 
 _SUBJECT: Final = f"{PREFIX}.t"
 _OPTIONS: Final = b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n'
+_PING: Final = b"PING\r\n"
+_PONG: Final = b"PONG\r\n"
 _CONFIRM: Final = b'"seq":'
 
 
@@ -70,6 +72,7 @@ class NatsPublisher(Publisher):
             return
         if b'"error"' in data:
             raise Wrong(f"JetStream refuses a message: {data[:200]!r}")
+        self.answers += _PONG * data.count(_PING, 0, whole)
         self.confirmed += data.count(_CONFIRM, 0, whole)
         self.wire.rest = data[whole:]
         self.note_confirmed()
@@ -101,8 +104,9 @@ class NatsConsumer(Consumer):
     def digest(self) -> int:
         now, done = now_us(), self._answered()
         keys, times, replies = bytearray(), Counter[bytes](), list[bytes]()
+        done = self._pinged(done)
         while found := self._delivery.match(self.buffer, done, self.end):
-            done = found.end()
+            done = self._pinged(found.end())
             reply, key, sent = found.groups()
             keys += key
             times[sent] += 1
@@ -113,6 +117,13 @@ class NatsConsumer(Consumer):
             if self.job.load.ack_every:
                 self.output += b"".join([b"PUB %s 4\r\n+ACK\r\n" % reply for reply in replies])
         return done
+
+    def _pinged(self, at: int) -> int:
+        """The server asks now and then whether the client is there; returns where that ends."""
+        if self.buffer[at : at + len(_PING)] != _PING or self.end - at < len(_PING):
+            return at
+        self.output += _PONG
+        return at + len(_PING)
 
     def _answered(self) -> int:
         """The answer to the subscription comes first; returns where it ends. Raises Unsupported when it is an error."""

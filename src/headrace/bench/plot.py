@@ -61,7 +61,7 @@ def draw_scale(results: Sequence[Result], stem: Path) -> list[Path]:
             sizes = [max(entry.results[0].point, 1) for entry in points]  # a logarithmic axis has no 0
             panel.plot(sizes, [entry.median("cpu") for entry in points], marker="o", label=broker)
         panel.set_xscale("log")
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.15 * max(entry.median("cpu") or 0 for entry in found if entry.results[0].axis == axis))
         panel.set_xlabel(TITLES[axis], fontsize=8)
         panel.tick_params(labelsize=7)
     panels[0].set_ylabel("server CPU per message, us", fontsize=8)

@@ -56,6 +56,14 @@ def resident_bytes(pids: tuple[int, ...]) -> int:
     return total
 
 
+def machine_busy_seconds() -> float:
+    """Processor time that everything on the machine has used since it started."""
+    user, nice, system, _, _, interrupts, soft, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + interrupts + soft) / _TICKS
+
+
 def own_cpu_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

@@ -43,9 +43,11 @@ class Publisher(ABC):
         self._limit = -(-job.step.messages // load.publishers) or _NO_LIMIT
         self._interval_us = 1_000_000 * load.publishers // load.rate if load.rate else 0
         self._ahead = load.ahead if job.step.mode == "flow" else 0
+        self._first = job.firsts[number] if job.firsts else 0
         self._next_piece = 0
         self._cycles = 0
         self._unsent: memoryview | None = None
+        self.answers = bytearray()
         self._is_over = False
         self._waiting: deque[tuple[int, int]] = deque()
         self._next_us = self._deadline_us = 0
@@ -58,7 +60,7 @@ class Publisher(ABC):
 
     @abstractmethod
     def read(self) -> None:
-        """Take what the broker says and count what it confirms."""
+        """Take what the broker says and count what it confirms; what it is to be told goes into `answers`."""
 
     @abstractmethod
     def filled(self, piece: Piece) -> None:
@@ -99,7 +101,7 @@ class Publisher(ABC):
 
     @property
     def has_output(self) -> bool:
-        return self._unsent is not None
+        return self._unsent is not None or bool(self.answers)
 
     def start(self) -> None:
         self.wire.run()
@@ -109,6 +111,9 @@ class Publisher(ABC):
     def pump(self) -> int:
         """Send what may be sent; returns after how many microseconds to call again, unless something comes before."""
         for _ in range(_TURNS):
+            if self.answers and self._unsent is None:  # never into the middle of a message
+                self._unsent = memoryview(bytes(self.answers))
+                self.answers.clear()
             if self._unsent is not None and not self._flush():
                 return _LONG_US
             if self._is_over:
@@ -152,7 +157,7 @@ class Publisher(ABC):
     def _send(self, piece: Piece, now: int) -> None:
         is_laned = self.job.load.lanes > 1
         number = self._cycles * self.batch.repeats if is_laned else self.sent
-        self.batch.fill(piece, self.job.first + number, now)
+        self.batch.fill(piece, self._first + number, now)
         self.filled(piece)
         self._next_piece += 1
         if self._next_piece == len(self.batch.pieces):

@@ -26,6 +26,8 @@ class Result:
     server_cores: float | None = None
     publisher_cores: float | None = None
     consumer_cores: float | None = None
+    other_cores: float | None = None
+    """What everything else on the machine used meanwhile."""
     is_generator_bound: bool = False
     latency_us: dict[str, float] = field(default_factory=dict)
     confirm_us: dict[str, float] = field(default_factory=dict)

@@ -60,7 +60,7 @@ class Runner:
     def _one(self, scenario: Scenario, broker: Contestant, number: int) -> list[Result]:
         load = scenario.load_for(broker.families)
         if load is None:
-            return _none(scenario, broker, number, "unsupported", "it speaks no protocol that this is measured in")
+            return _none(scenario, broker, number, "unsupported", "this is not measured in a protocol that it speaks")
         try:
             target = self._ready(scenario, broker)
         except Unavailable as error:

@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from headrace.bench.load import Load, Scenario, Step
+from headrace.bench.catalog import warmed
+from headrace.bench.load import MAX_KEYS, Load, Scenario, Step
 
+_WARM: Final = 4
 AXES: Final = {
     "queues": (10, 100, 1_000, 10_000),
     "bindings": (10, 100, 1_000, 10_000, 100_000),
@@ -18,9 +20,9 @@ TITLES: Final = {
 }
 
 
-def points(most: int = 0) -> list[Scenario]:
-    """All points of all axes, up to a size when one is given."""
-    return [_point(axis, point) for axis, sizes in AXES.items() for point in sizes if not most or point <= most]
+def points() -> list[Scenario]:
+    """All points of all axes."""
+    return [_point(axis, point) for axis, sizes in AXES.items() for point in sizes]
 
 
 def _point(axis: str, point: int) -> Scenario:
@@ -30,7 +32,8 @@ def _point(axis: str, point: int) -> Scenario:
     steps: tuple[Step, ...] = (flow,)
     if flow.is_paced:
         steps = (Step(f"{name}-fill", title, "publish", point, is_row=False), flow)
-    return Scenario(name, (_load(axis, point),), steps, is_fresh=True, axis=axis, point=point)
+    scenario = Scenario(name, (_load(axis, point),), steps, is_fresh=True, axis=axis, point=point)
+    return warmed(scenario, _WARM * (point if axis == "queues" else MAX_KEYS))
 
 
 def _load(axis: str, point: int) -> Load:

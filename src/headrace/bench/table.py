@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -10,6 +11,7 @@ from headrace.bench.comparison import Entry, entries, ours_of, ratio, shown_rati
 from headrace.bench.course import BUSY_CORES
 from headrace.bench.result import Result
 
+_OTHERS: Final = 0.3
 _MIB: Final = 1 << 20
 
 
@@ -24,6 +26,8 @@ def _cpu(value: float) -> str:
 
 
 def _latency(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:.1f} s"
     return f"{value / 1000:.1f} ms" if value >= 1000 else f"{value:.0f} us"
 
 
@@ -32,8 +36,8 @@ def _memory(value: float) -> str:
 
 
 _COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
-    "rate": ("messages", _rate),
-    "cpu": ("CPU/message", _cpu),
+    "rate": ("rate", _rate),
+    "cpu": ("CPU each", _cpu),
     "p50": ("p50", _latency),
     "p99": ("p99", _latency),
     "memory": ("memory", _memory),
@@ -43,8 +47,8 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 def comparison_table(results: Sequence[Result]) -> Table:
     """A line for each broker in each row: its medians, and by what ours is a multiple of them."""
     found = entries(results)
-    table = Table(header_style="bold")
-    table.add_column("what", overflow="fold", min_width=20)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("what", overflow="fold")
     table.add_column("broker", no_wrap=True)
     for title, _ in _COLUMNS.values():
         table.add_column(title, justify="right", no_wrap=True)
@@ -83,6 +87,10 @@ def remarks(results: Sequence[Result]) -> list[Text]:
     notes = [Text(f"x: {found[0].broker} has so many times the figure above it", style="dim")] if found else []
     if any(entry.is_generator_bound for entry in found):
         notes.append(Text(f"*: the generator was the limit, at {BUSY_CORES:.0%} of a core or more", style="yellow"))
+    busy = max([result.other_cores or 0.0 for result in results], default=0.0)
+    if busy > _OTHERS:
+        words = f"other programs used up to {busy:.1f} cores meanwhile: rates and latencies are worth little, CPU more"
+        notes.append(Text(words, style="yellow"))
     silent: dict[str, list[str]] = {}
     for entry in found:
         for verdict in dict.fromkeys(result.verdict for result in entry.bad()):
@@ -100,7 +108,7 @@ def scale_table(results: Sequence[Result]) -> Table:
     table = Table(header_style="bold")
     for title in ("as it grows", "broker"):
         table.add_column(title)
-    for title in ("CPU/message", "to the first", "messages", "memory"):
+    for title in ("CPU each", "to the first", "rate", "memory"):
         table.add_column(title, justify="right")
     bases: dict[tuple[str, str], float] = {}
     for entry in entries(results):

@@ -59,7 +59,6 @@ cli: Final = typer.Typer(
         "headrace users add ann               let somebody in",
     ),
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,5 +1,6 @@
 """`headrace bench`: this broker beside its peers. What is measured and how is in bench/."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ _SCHEMES: Final[dict[str, tuple[tuple[Family, ...], int]]] = {
     "mqtt": (("mqtt",), 1883),
     "nats": (("nats",), 4222),
 }
-_OURS: Final = "headrace"
+_FILE_COLUMNS: Final = 110
 _NONE: Final = "none"
 
 
@@ -42,7 +43,8 @@ _NONE: Final = "none"
         "headrace bench --list                              what there is to measure, and on which brokers",
         "headrace bench --scenario 'amqp-*' --peer rabbitmq --rounds 5 --seconds 4",
         "headrace bench --all --out results                 everything; takes an hour or so",
-        "headrace bench --scale --peer none                 what a message costs as queues and backlogs grow",
+        "headrace bench --scale                             what a message costs as queues and backlogs grow",
+        "headrace bench --scale --scenario 'scale-queues-*' --peer rabbitmq",
         "headrace bench --url amqp://guest:guest@127.0.0.1:5672 --url mqtt://127.0.0.1 --pid 4242",
     )
 )
@@ -59,7 +61,6 @@ def bench(
     out: Annotated[Path, typer.Option(help="The directory for results.json and the plots.")] = Path("headrace-bench"),
     are_all: Annotated[bool, typer.Option("--all", help="Measure every scenario.")] = False,
     scale: Annotated[bool, typer.Option("--scale", help="Measure what a message costs as things grow.")] = False,
-    most: Annotated[int, typer.Option(min=0, help="With --scale: leave out what is larger than this.")] = 0,
     url: Annotated[
         list[str] | None,
         typer.Option(help="Measure a broker that runs: amqp://user:password@host:port, mqtt://..., nats://..."),
@@ -78,13 +79,13 @@ def bench(
         _print_list()
         return
     try:
-        chosen = points(most) if scale else choose(scenario or [], are_all)
+        chosen = _scenarios(scenario, are_all, scale)
         brokers = _contestants(peer, url or [], pid, scale)
     except Refused as error:
         fail(str(error), EXIT_USAGE)
     allow_many_files()
     signal.signal(signal.SIGTERM, _terminated)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_COLUMNS)
     runner = Runner(brokers, chosen, rounds, Pace(seconds))
     with _progress() as progress:
         results = runner.run(_Watcher(progress))
@@ -102,6 +103,14 @@ def _terminated(number: int, frame: object) -> NoReturn:
 
 
 # -- what to measure ---------------------------------------------------------------------------------------------------
+
+
+def _scenarios(named: list[str] | None, are_all: bool, is_scale: bool) -> list[Scenario]:
+    """Raises Refused for a name that there is not."""
+    known = points() if is_scale else scenarios()
+    if named:
+        return choose(known, named)
+    return [scenario for scenario in known if is_scale or are_all or scenario.is_main]
 
 
 def _contestants(peers: list[str] | None, urls: list[str], pid: int | None, is_scale: bool) -> list[Contestant]:
@@ -146,6 +155,7 @@ def _print_list() -> None:
         can = ", ".join(peer.name for peer in PEERS if _can(each, peer.families))
         what = " and ".join(step.title for step in each.rows())
         typer.echo(f"{'*' if each.is_main else ' '} {each.name:<{width}}  {what} ({can})")
+    typer.echo(f"with --scale: {', '.join(each.name for each in points())}")
     installed = {peer.name for peer in found_peers()}
     for peer in PEERS:
         typer.echo(f"{peer.name}: {'installed' if peer.name in installed else 'not installed'}")

@@ -1,8 +1,11 @@
 """The HTTP API as commands call it: one broker, one login, errors as exit codes. What is printed is elsewhere."""
 
 import base64
+import contextlib
+import http
 import http.client
 import inspect
+import io
 import json
 import os
 import ssl
@@ -19,6 +22,8 @@ EXIT_NOT_FOUND: Final = 3
 EXIT_UNAVAILABLE: Final = os.EX_UNAVAILABLE  # 69
 EXIT_LOGIN: Final = os.EX_NOPERM  # 77
 _TIMEOUT_SECONDS: Final = 60.0
+_COMPLETION_SECONDS: Final = 2.0
+_COMPLETIONS: Final = 200
 _CODES: Final = {401: EXIT_LOGIN, 403: EXIT_LOGIN, 404: EXIT_NOT_FOUND, 503: EXIT_UNAVAILABLE}
 
 Answer = dict[str, Any]
@@ -28,10 +33,12 @@ Answer = dict[str, Any]
 class Client:
     """Calls `/api/v1` of one broker; what it cannot do ends the command."""
 
-    def __init__(self, url: str, user: str, password: str, host: str) -> None:
+    def __init__(
+        self, url: str, user: str, password: str, host: str, timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            fail(f"--url takes an address like {DEFAULT_URL}", EXIT_USAGE)
+            fail(f"--url takes an address like {DEFAULT_URL}; {_without_login(url)!r} is none", EXIT_USAGE)
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._prefix = parts.path.rstrip("/") + "/api/v1"
         if parts.username is not None:
@@ -43,10 +50,10 @@ class Client:
         if parts.scheme == "https":
             context = ssl.create_default_context()
             self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS, context=context
+                parts.hostname, parts.port, timeout=timeout_seconds, context=context
             )
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_SECONDS)
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_seconds)
 
     def get(self, *path: str, **query: object) -> Answer:
         return self._call("GET", path, None, query)
@@ -90,12 +97,38 @@ class Client:
         except ValueError:
             fail(f"what answers at {self._url} is no Headrace broker", EXIT_UNAVAILABLE)
         if response.status >= 400:
-            fail(str(answer.get("reason", response.reason)), _CODES.get(response.status, EXIT_PROBLEMS))
+            reason = str(answer.get("reason", response.reason)) if isinstance(answer, dict) else response.reason
+            if response.status == http.HTTPStatus.UNAUTHORIZED:
+                reason = f"{self._url} refuses the login: {reason}; give --user and --password, or both in --url"
+            fail(reason, _CODES.get(response.status, EXIT_PROBLEMS))
         return answer if isinstance(answer, dict) else {}
+
+
+def _without_login(url: str) -> str:
+    return url.rpartition("@")[2]
 
 
 def _shown(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def queue_names(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of queues that begin like this, for the shell's completion; none when the broker does not tell."""
+    given = {name: context.params.get(name) or default for name, (_, default) in _SHARED.items()}
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            client = Client(
+                str(given["url"]), str(given["user"]), str(given["password"]), str(given["vhost"]), _COMPLETION_SECONDS
+            )
+            found = client.get("queues", vhost=client.host, search=incomplete, limit=_COMPLETIONS)["items"]
+    except typer.Exit:
+        return []
+    return [queue["name"] for queue in found if queue["name"].startswith(incomplete)]
+
+
+def queue_argument(text: str) -> Any:
+    """An argument that is the name of a queue."""
+    return typer.Argument(help=text, autocompletion=queue_names)
 
 
 Command = Callable[..., None]
@@ -116,15 +149,24 @@ _SHARED: Final[dict[str, tuple[Any, object]]] = {
 
 def connected(command: Command) -> Command:
     """Give a command the options that all clients take; it gets a Client first, and whether to print JSON."""
+    return _with_options(command, _SHARED)
+
+
+def connected_to_all(command: Command) -> Command:
+    """The same for what is not about one virtual host."""
+    return _with_options(command, {name: option for name, option in _SHARED.items() if name != "vhost"})
+
+
+def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> Command:
     own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "client"]
     own = [each for each in own if each.name != "as_json"]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (kind, default) in _SHARED.items()
+        for name, (kind, default) in options.items()
     ]
 
     def run(**values: Any) -> None:
-        client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost"))
+        client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost", "/"))
         command(client, **values)
 
     run.__name__ = command.__name__

@@ -16,9 +16,9 @@ from headrace.config.kinds import Kind
 from headrace.config.reference import schema as make_schema
 from headrace.config.settings import SECTIONS, root
 from headrace.config.table import Fault
-from headrace.core.configured import QUEUE
+from headrace.core.configured import FILE_QUEUE
 from headrace.core.definition import QueueDefinition
-from headrace.core.reconciling import definitions
+from headrace.core.reconciling import wanted_queues
 from headrace.errors import Refused
 
 app: Final = typer.Typer(
@@ -75,14 +75,14 @@ def show(
 @app.command(epilog=examples("headrace config schema > headrace.schema.json"))
 def schema() -> None:
     """Print the JSON schema of the file."""
-    typer.echo(json.dumps(make_schema(root(QUEUE)), indent=1))
+    typer.echo(json.dumps(make_schema(root(FILE_QUEUE)), indent=1))
 
 
 def _read(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
     try:
         configuration = Launch(file).read()
         try:
-            return configuration, definitions(configuration.queues)
+            return configuration, [each.definition for each in wanted_queues(configuration.queues)]
         except Fault as fault:
             raise configuration.located(fault) from fault
     except Refused as error:

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected
+from headrace.cli.client import Client, connected, queue_argument
 from headrace.cli.payloads import FORMATS, print_message
 from headrace.cli.words import EXIT_USAGE, examples, fail
 
@@ -27,7 +27,7 @@ _WAIT_MS: Final = 20_000
 def consume(
     client: Client,
     as_json: bool,
-    queue: Annotated[str, typer.Argument(help="The queue's name.")],
+    queue: Annotated[str, queue_argument("The queue's name.")],
     count: Annotated[int, typer.Option("--count", "-n", min=0, help="How many; 0 for all that are there.")] = 0,
     group: Annotated[str, typer.Option(help="The consumer group; of streams, one of this command's by default.")] = "",
     position: Annotated[

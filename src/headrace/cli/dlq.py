@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected
+from headrace.cli.client import Client, connected, queue_argument
 from headrace.cli.output import confirm, print_facts, print_rows
 from headrace.cli.payloads import FORMATS, print_message
 from headrace.cli.words import EXIT_USAGE, count, examples, fail
@@ -12,7 +12,7 @@ from headrace.cli.words import EXIT_USAGE, count, examples, fail
 app: Final = typer.Typer(
     help="Look at dead letters and send them back.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
 )
-QueueName = Annotated[str, typer.Argument(help="The queue whose dead letters these are, or the queue that holds them.")]
+QueueName = Annotated[str, queue_argument("The queue whose dead letters these are, or the queue that holds them.")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")]
 Offset = Annotated[int, typer.Option(min=0, help="The first that is looked at.")]
 _MOST: Final = 10_000
@@ -63,7 +63,7 @@ def move(
     client: Client,
     as_json: bool,
     queue: QueueName,
-    to: Annotated[str, typer.Argument(help="The queue they go to.")],
+    to: Annotated[str, queue_argument("The queue they go to.")],
     limit: Limit = _MOST,
     offset: Offset = 0,
 ) -> None:

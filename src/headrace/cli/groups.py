@@ -4,14 +4,14 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.client import Client, connected
+from headrace.cli.client import Client, connected, queue_argument
 from headrace.cli.output import confirm, print_facts, print_json, print_rows
 from headrace.cli.words import examples
 
 app: Final = typer.Typer(
     help="Look at consumer groups and move them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
 )
-QueueName = Annotated[str, typer.Argument(help="The queue's name.")]
+QueueName = Annotated[str, queue_argument("The queue's name.")]
 GroupName = Annotated[str, typer.Argument(help="The group's name.")]
 _SHOWN: Final = 20
 

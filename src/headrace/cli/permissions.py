@@ -4,8 +4,9 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.remote import DEFAULT_URL, AsJson, Remote, Url
-from headrace.cli.words import examples, print_rows
+from headrace.cli.client import Client, connected, connected_to_all
+from headrace.cli.output import print_facts, print_rows
+from headrace.cli.words import examples
 
 app: Final = typer.Typer(
     help="What users may do in a virtual host.",
@@ -16,20 +17,25 @@ app: Final = typer.Typer(
         "headrace permissions list",
         "headrace permissions set ann                     everything in the virtual host /",
         "headrace permissions set ann --read '^orders' --write '' --configure ''",
+        "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
         "headrace permissions clear ann --vhost eu",
     ),
 )
 
-User = Annotated[str, typer.Argument(help="The user's name.")]
-Host = Annotated[str, typer.Option(metavar="NAME", help="The virtual host.")]
+Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+Exchange = Annotated[
+    str, typer.Option(help="Whose keys: amq.topic for plain MQTT topics, $queue for what follows $queue/.")
+]
 _PATTERN: Final = "a regular expression over the names of queues and exchanges; '' for none"
+_KEYS: Final = "a regular expression over its keys; '' for none"
 
 
 @app.command("list", epilog=examples("headrace permissions list", "headrace permissions list --json"))
-def list_permissions(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+@connected_to_all
+def list_permissions(client: Client, as_json: bool) -> None:
     """Show who may do what where."""
-    found = Remote(url).list("permissions")
-    print_rows(found, ("vhost", "user", "configure", "write", "read"), as_json)
+    columns = [(name, lambda entry, name=name: entry[name]) for name in ("vhost", "user", "configure", "write", "read")]
+    print_rows(columns, client.pages("permissions", limit=1000), as_json)
 
 
 @app.command(
@@ -39,22 +45,69 @@ def list_permissions(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         "headrace permissions set worker --configure '' --write '^results$' --read '^jobs$'",
     ),
 )
+@connected
 def set_permission(
-    user: User,
-    vhost: Host = "/",
+    client: Client,
+    as_json: bool,
+    name: Name,
     configure: Annotated[str, typer.Option(help=f"To declare and delete: {_PATTERN}.")] = ".*",
     write: Annotated[str, typer.Option(help=f"To publish and bind to: {_PATTERN}.")] = ".*",
     read: Annotated[str, typer.Option(help=f"To consume and bind from: {_PATTERN}.")] = ".*",
-    url: Url = DEFAULT_URL,
 ) -> None:
     """Let a user into a virtual host, to do this much there."""
     body = {"configure": configure, "write": write, "read": read}
-    Remote(url).call("PUT", "permissions", vhost, user, body=body)
-    typer.echo(f"user {user!r} may use virtual host {vhost!r}")
+    print_facts(client.put("permissions", client.host, name, body=body), as_json)
 
 
 @app.command(epilog=examples("headrace permissions clear ann", "headrace permissions clear ann --vhost eu"))
-def clear(user: User, vhost: Host = "/", url: Url = DEFAULT_URL) -> None:
+@connected
+def clear(client: Client, as_json: bool, name: Name) -> None:
     """Let a user into a virtual host no more."""
-    Remote(url).call("DELETE", "permissions", vhost, user)
-    typer.echo(f"user {user!r} may not use virtual host {vhost!r} any more")
+    client.delete("permissions", client.host, name)
+    print_facts({"user": name, "may no more use": client.host}, as_json)
+
+
+# -- topics
+
+
+@app.command("list-topic", epilog=examples("headrace permissions list-topic", "headrace permissions list-topic --json"))
+@connected_to_all
+def list_topic_permissions(client: Client, as_json: bool) -> None:
+    """Show who is bound to which topics."""
+    columns = [(name, lambda entry, name=name: entry[name]) for name in ("vhost", "user", "exchange", "write", "read")]
+    print_rows(columns, client.pages("topic-permissions", limit=1000), as_json)
+
+
+@app.command(
+    "set-topic",
+    epilog=examples(
+        "headrace permissions set-topic ann --write '^plant[.]' --read '^plant[.]'",
+        "headrace permissions set-topic device --write '^sensors[.]{client_id}[.]' --read ''",
+        "headrace permissions set-topic worker --exchange '$queue' --read '^jobs/eu'",
+    ),
+)
+@connected
+def set_topic_permission(
+    client: Client,
+    as_json: bool,
+    name: Name,
+    exchange: Exchange = "amq.topic",
+    write: Annotated[str, typer.Option(help=f"To publish: {_KEYS}.")] = ".*",
+    read: Annotated[str, typer.Option(help=f"To subscribe and bind: {_KEYS}.")] = ".*",
+) -> None:
+    """Bound a user to some topics of an exchange; {username}, {vhost} and {client_id} are filled in."""
+    body = {"write": write, "read": read}
+    print_facts(client.put("topic-permissions", client.host, name, exchange, body=body), as_json)
+
+
+@app.command(
+    "clear-topic",
+    epilog=examples(
+        "headrace permissions clear-topic ann", "headrace permissions clear-topic worker --exchange '$queue'"
+    ),
+)
+@connected
+def clear_topic_permission(client: Client, as_json: bool, name: Name, exchange: Exchange = "amq.topic") -> None:
+    """Bound a user to topics of an exchange no more."""
+    client.delete("topic-permissions", client.host, name, exchange)
+    print_facts({"user": name, "is no more bound in": exchange}, as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.client import Client, connected
+from headrace.cli.client import Client, connected, queue_names
 from headrace.cli.output import print_facts
 from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, examples, fail
 
@@ -31,7 +31,9 @@ def publish(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY] PAYLOAD", help="The queue or routing key, and what to send: - for standard input."
+            metavar="[KEY] PAYLOAD",
+            help="The queue or routing key, and what to send: - for standard input.",
+            autocompletion=queue_names,
         ),
     ] = None,
     exchange: Annotated[str, typer.Option(help="The exchange; without one KEY is a queue's name.")] = "",

@@ -5,14 +5,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace.cli.client import Client, connected
+from headrace.cli.client import Client, connected, queue_argument
 from headrace.cli.output import confirm, print_facts, print_rows
 from headrace.cli.words import EXIT_USAGE, count, examples, fail
 
 app: Final = typer.Typer(
     help="Look at queues, make and remove them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
 )
-Name = Annotated[str, typer.Argument(help="The queue's name.")]
+Name = Annotated[str, queue_argument("The queue's name.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.remote import DEFAULT_URL, AsJson, Remote, Row, Url
-from headrace.cli.words import EXIT_USAGE, examples, fail, print_rows
+from headrace.cli.client import Answer, Client, connected_to_all
+from headrace.cli.output import print_facts, print_rows
+from headrace.cli.words import EXIT_USAGE, examples, fail
 
 app: Final = typer.Typer(
     help="Who may log in.",
@@ -18,7 +19,7 @@ app: Final = typer.Typer(
         "headrace users add ann --tag monitoring",
         "headrace users add worker --limit max-connections=20 < password.txt",
         "headrace users password ann",
-        "headrace users remove guest",
+        "headrace users remove worker",
     ),
 )
 
@@ -26,21 +27,29 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 
 
 @app.command("list", epilog=examples("headrace users list", "headrace users list --json"))
-def list_users(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+@connected_to_all
+def list_users(client: Client, as_json: bool) -> None:
     """Show all users."""
-    users = Remote(url).list("users")
-    print_rows(users, ("name", "tags", "limits"), as_json)
+    columns = [
+        ("name", lambda user: user["name"]),
+        ("tags", lambda user: ", ".join(user["tags"])),
+        ("limits", lambda user: ", ".join(f"{name}={number}" for name, number in user["limits"].items())),
+    ]
+    print_rows(columns, client.pages("users", limit=1000), as_json)
 
 
 @app.command(
     epilog=examples(
         "headrace users add ann",
         "headrace users add ops --tag administrator",
-        "headrace users add device-17 --no-password      comes in with a certificate only",
+        "headrace users add device-17 --no-password      comes in with a certificate or a token only",
         "headrace users add worker --limit max-message-rate=1000 < password.txt",
     )
 )
+@connected_to_all
 def add(
+    client: Client,
+    as_json: bool,
     name: Name,
     tag: Annotated[
         list[str] | None, typer.Option(help="administrator, monitoring, management or impersonator; may be repeated.")
@@ -53,34 +62,35 @@ def add(
         ),
     ] = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="No password is right: only a certificate lets the user in.")
+        bool,
+        typer.Option("--no-password", help="No password is right: only a certificate or a token lets the user in."),
     ] = False,
-    url: Url = DEFAULT_URL,
 ) -> None:
     """Add a user, or change the one there is. The password is asked for, or read from a pipe."""
-    body: Row = {"tags": tag or []}
+    body: Answer = {"tags": tag or []}
     if limit:
         body["limits"] = dict(_limit(text) for text in limit)
     if not no_password:
         body["password"] = _password(name)
-    Remote(url).call("PUT", "users", name, body=body)
-    typer.echo(f"user {name!r} may log in; `headrace permissions set` lets it into a virtual host")
+    user = client.put("users", name, body=body)
+    print_facts({"user": name, "to let it into a virtual host": "headrace permissions set"}, as_json, user)
 
 
 @app.command(epilog=examples("headrace users password ann", "headrace users password ann < password.txt"))
-def password(name: Name, url: Url = DEFAULT_URL) -> None:
+@connected_to_all
+def password(client: Client, as_json: bool, name: Name) -> None:
     """Change a user's password. It is asked for, or read from a pipe."""
-    remote = Remote(url)
-    user = remote.call("GET", "users", name)
-    remote.call("PUT", "users", name, body={"tags": user["tags"], "password": _password(name)})
-    typer.echo(f"user {name!r} has another password")
+    tags = client.get("users", name)["tags"]
+    user = client.put("users", name, body={"tags": tags, "password": _password(name)})
+    print_facts({"another password": name}, as_json, user)
 
 
-@app.command(epilog=examples("headrace users remove guest"))
-def remove(name: Name, url: Url = DEFAULT_URL) -> None:
+@app.command(epilog=examples("headrace users remove worker"))
+@connected_to_all
+def remove(client: Client, as_json: bool, name: Name) -> None:
     """Remove a user; its connections are ended."""
-    Remote(url).call("DELETE", "users", name)
-    typer.echo(f"there is no user {name!r} any more")
+    client.delete("users", name)
+    print_facts({"removed": name}, as_json)
 
 
 def _password(name: str) -> str:

@@ -1,11 +1,12 @@
-"""`headrace vhosts`: the virtual hosts of a running broker."""
+"""`headrace vhosts`: the virtual hosts of a running broker: list, add, remove."""
 
 from typing import Annotated, Final
 
 import typer
 
-from headrace.cli.remote import DEFAULT_URL, AsJson, Remote, Url
-from headrace.cli.words import EXIT_USAGE, examples, fail, is_sure, print_rows
+from headrace.cli.client import Client, connected_to_all
+from headrace.cli.output import confirm, print_facts, print_rows
+from headrace.cli.words import examples
 
 app: Final = typer.Typer(
     help="Virtual hosts: worlds of queues and exchanges that do not see each other.",
@@ -19,26 +20,30 @@ Name = Annotated[str, typer.Argument(help="The virtual host's name.")]
 
 
 @app.command("list", epilog=examples("headrace vhosts list", "headrace vhosts list --json"))
-def list_hosts(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+@connected_to_all
+def list_hosts(client: Client, as_json: bool) -> None:
     """Show all virtual hosts."""
-    print_rows(Remote(url).list("vhosts"), ("name", "queues"), as_json)
+    columns = [("name", lambda host: host["name"]), ("queues", lambda host: host["queues"])]
+    print_rows(columns, client.pages("vhosts", limit=1000), as_json)
 
 
 @app.command(epilog=examples("headrace vhosts add eu"))
-def add(name: Name, url: Url = DEFAULT_URL) -> None:
+@connected_to_all
+def add(client: Client, as_json: bool, name: Name) -> None:
     """Have a virtual host."""
-    Remote(url).call("PUT", "vhosts", name)
-    typer.echo(f"there is a virtual host {name!r}; `headrace permissions set` lets users in")
+    host = client.put("vhosts", name)
+    print_facts({"virtual host": name, "to let users in": "headrace permissions set"}, as_json, host)
 
 
-@app.command(epilog=examples("headrace vhosts remove eu", "headrace vhosts remove eu --yes"))
+@app.command(epilog=examples("headrace vhosts remove eu --yes"))
+@connected_to_all
 def remove(
+    client: Client,
+    as_json: bool,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    url: Url = DEFAULT_URL,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a virtual host with all its queues and messages; asks first."""
-    if not yes and not is_sure(f"remove the virtual host {name!r} with everything in it?"):
-        fail("nothing was removed", EXIT_USAGE)
-    Remote(url).call("DELETE", "vhosts", name)
-    typer.echo(f"there is no virtual host {name!r} any more")
+    confirm(f"remove the virtual host {name!r} with everything in it?", yes)
+    client.delete("vhosts", name)
+    print_facts({"removed": name}, as_json)

@@ -165,6 +165,12 @@ def _check(configuration: Configuration) -> None:
             f"{origins['tls', given]}: TLS needs both a certificate and its key; "
             f"give --tls-cert and --tls-key, or certificate and key in tls"
         )
+    jwt = settings.jwt
+    if jwt.keys is not None and not (jwt.issuer and jwt.audience and jwt.user_claim):
+        raise Refused(
+            f"{origins['jwt', 'keys']}: keys for tokens need to know whose and for whom: "
+            f"give issuer, audience and user_claim in jwt, too"
+        )
     taken: dict[int, str] = {}
     for part in fields(listeners):
         port = getattr(listeners, part.name)

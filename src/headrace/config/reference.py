@@ -50,6 +50,8 @@ queues:
     topics: ["sensors/#"]
     capture: true
     retention: {max_age: 7D}
+  - name: orders
+    vhost: eu                       # made where there is none
 ```
 """
 

@@ -57,6 +57,22 @@ class TlsSettings:
 
 
 @dataclass(frozen=True)
+class JwtSettings:
+    """Logins by JSON web tokens that another service signs: as bearer over HTTP, as the password elsewhere."""
+
+    keys: Path | None = _setting(
+        None, File(), "Its public keys, as a JWKS file; read again at a reload. Without it no token is taken.", True
+    )
+    issuer: str = _setting("", Text(), "Who must have signed (`iss`).", True)
+    audience: str = _setting("", Text(), "For whom a token must be meant (`aud`), and how its scopes begin.", True)
+    user_claim: str = _setting("sub", Text(), "The claim that names the user.", True)
+    scope_claim: str = _setting(
+        "", Text(), "The claim with permissions; without one the user's own count, as they are stored.", True
+    )
+    leeway: int = _setting(10_000, Duration(), "By how much the clocks of both may differ.", True)
+
+
+@dataclass(frozen=True)
 class StorageSettings:
     """What is kept, and where."""
 
@@ -103,6 +119,12 @@ class LimitSettings:
     )
     memory_bytes: int = _setting(
         1024 * _MIB, Size(_MIB, _MOST_BYTES), "What queues in memory hold before publishers have to wait.", True
+    )
+    stop: int = _setting(
+        45_000,
+        Duration(1),
+        "How long a stop may take in all; then it ends as a kill would, which loses nothing that was confirmed.",
+        True,
     )
 
 
@@ -166,6 +188,7 @@ class Settings:
 
     listeners: ListenerSettings = ListenerSettings()
     tls: TlsSettings = TlsSettings()
+    jwt: JwtSettings = JwtSettings()
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()

@@ -47,7 +47,7 @@ class Table:
     def __init__(self, *keys: Key, help: str = "", required: tuple[str, ...] = ()) -> None:  # noqa: A002
         self.keys: Final = {key.name: key for key in keys}
         self.help: Final = help
-        self._required: Final = required
+        self.required: Final = required
 
     def read(self, values: object, where: str = "", path: Path = ()) -> Values:
         """Every key with its value, the default where none is given. Raises Fault for the first that is wrong."""
@@ -59,7 +59,7 @@ class Table:
             if name not in self.keys:
                 known = ", ".join(sorted(self.keys))
                 raise Fault((*path, name), where, f"there is no key {shown(name)}; known are {known}")
-        for name in self._required:
+        for name in self.required:
             if name not in values:
                 raise Fault(path, where, f"the key {name!r} is missing")
         return {name: self._value(key, values.get(name), where, path) for name, key in self.keys.items()}
@@ -91,7 +91,7 @@ class Table:
         """What JSON schema says of it."""
         properties = {name: _described(key) for name, key in self.keys.items()}
         found: dict[str, object] = {"type": "object", "properties": properties, "additionalProperties": False}
-        return {**found, "required": list(self._required)} if self._required else found
+        return {**found, "required": list(self.required)} if self.required else found
 
 
 @final

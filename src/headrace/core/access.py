@@ -11,10 +11,12 @@ from typing import Final, TypeVar, final
 
 from headrace.clock import Clock
 from headrace.core.account import Account
+from headrace.core.bearers import Bearers, Tokens, is_token
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Admit, Background, Login, Logins
 from headrace.core.passwords import hash_password
 from headrace.core.rights import Permission, Rights, TopicPermission
+from headrace.core.scopes import Grants
 from headrace.core.topology import DEFAULT_HOST
 from headrace.core.users import GUEST, Limits, User, check_name, check_tags, guest
 from headrace.errors import HeadraceError, NotFound, Refused
@@ -37,6 +39,8 @@ class Access:
         self._background = background
         self._hosts = hosts
         self._logins = Logins(background, clock)
+        self._tokens: Tokens | None = None
+        self._bearers = Bearers(clock)
         self._accounts: dict[str, Account] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
         """By user and host."""
@@ -65,12 +69,30 @@ class Access:
     def login(self, login: Login, admit: Admit) -> None:
         """Have `admit` told the account of the user, or None when the login is refused.
 
-        It is told at once when the same login was right before; else after the password was checked aside.
+        It is told at once when the same login was right before; else after the password was checked aside. Where
+        tokens are taken, a password may be one.
         """
-        self._logins.check(login, self._accounts.get(login.user), admit)
+        if self._tokens is not None and login.password is not None and is_token(login.password):
+            self._logins.check_token(login, self._tokens, self._bearers, self._accounts.get, admit)
+        else:
+            self._logins.check(login, self._accounts.get(login.user), admit)
 
-    def rights(self, user: str, host: str) -> Rights | None:
+    def use_tokens(self, tokens: Tokens | None) -> None:
+        """Take these tokens and no others from now on; None for none at all. Connections that are open go on."""
+        self._tokens = tokens
+        self._bearers.forget()
+
+    def tick(self) -> None:
+        """End connections whose time is over."""
+        self._bearers.tick()
+
+    def rights(self, account: Account, host: str) -> Rights | None:
         """What the user may do in the virtual host; None when it may not even enter."""
+        if account.grants is not None:
+            return _granted(account, account.grants, host)
+        return self._stored_rights(account.name, host)
+
+    def _stored_rights(self, user: str, host: str) -> Rights | None:
         if (user, host) not in self._permissions:
             return None
         rights = self._rights.get((user, host))
@@ -223,7 +245,7 @@ class Access:
         for host, user in dict.fromkeys([(host, user) for host, user, *_ in keys]):
             broker = self._hosts.find(host)
             if broker is not None:
-                broker.sessions.restrict(user, self.rights(user, host))
+                broker.sessions.restrict(user, self._stored_rights(user, host))
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""
@@ -250,12 +272,13 @@ class Access:
         account = self._accounts.get(name)
         if user is None:
             account = self._accounts.pop(name, None)
-            for tell in list(account.on_removed) if account is not None else ():
-                tell()
+            if account is not None:
+                account.end(f"user '{name}' is deleted")
         elif account is None:
             self._accounts[name] = Account(user)
         else:
             account.change(user)
+        self._bearers.change(name, user)
 
     def _forget_host(self, host: str, commit: Commit) -> None:
         """A virtual host goes: so do the permissions there, in the same commit."""
@@ -266,6 +289,18 @@ class Access:
         for table, key in found:
             commit.delete(table, key)
             self._take(table, key, None)
+
+
+def _granted(account: Account, grants: Grants, host: str) -> Rights | None:
+    """The rights of one who carries them along."""
+    rights = account.rights.get(host)
+    if rights is None:
+        permission = grants.permission(host)
+        if permission is None:
+            return None
+        rights = account.rights[host] = Rights(account.name, host)
+        rights.grant(permission, grants.topics(host))
+    return rights
 
 
 def _user_change(user: User) -> _Change:

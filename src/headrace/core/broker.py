@@ -22,6 +22,7 @@ from headrace.core.flow import Flow
 from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.history import HISTORY_PREFIX, read_entry
 from headrace.core.inner import InnerQueues
+from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
@@ -44,7 +45,7 @@ from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message, Source
 from headrace.selector import Selector
-from headrace.storage.api import BINDINGS, EXCHANGES, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
+from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
 from headrace.storage.group_state import STREAM as STREAM_MODE
 from headrace.storage.group_state import WORK as WORK_MODE
 
@@ -79,6 +80,7 @@ class Broker:
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
         self.ledger = Ledger(engine, host)
+        self.kept = Kept(engine, host, self._line)
         self.claims = Claims(self._line, self._queues, clock)
         self.on_dissolved: list[Callable[[], None]] = []
         """Called when the virtual host is deleted: connections to it must end."""
@@ -443,6 +445,15 @@ class Broker:
         if browser in browser.queue.browsers:
             browser.queue.browsers.remove(browser)
 
+    def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
+        """Have a consumer hold again what it held, by its name, when the broker was stopped; it gets nothing more.
+
+        Nothing where the queue or the group is gone, or there is nothing to hold. Raises Corrupt.
+        """
+        queue = self.topology.queues.get(name)
+        members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
+        return members.reclaim(consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
+
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
         consumer.credit.change(limit)
@@ -475,7 +486,10 @@ class Broker:
         group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
         if outcome != ACK:
             group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
-        self._line.pump_soon(group.queue)
+        if outcome == ACK and group.is_drained:
+            self._line.settled()
+        else:
+            self._line.pump_soon(group.queue)
 
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
@@ -506,6 +520,8 @@ class Broker:
         if not isinstance(members, StreamGroup) or len(members.consumers):
             raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
         members.seek(self._line.open(), offset)
+        if queue.definition.retention.keep_until_archived:
+            queue.retain(self._line.open(), self._clock.now_us())
 
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""
@@ -603,7 +619,7 @@ class Broker:
         self._queues.drop_all()
         for table, key in self._line.staged_keys():
             commit.delete(table, key)
-        for table in (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS):
+        for table in (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT):
             for key, _ in self._engine.items(table):
                 if unscoped(self.topology.host, key.decode(errors="replace")) is not None:
                     commit.delete(table, key)

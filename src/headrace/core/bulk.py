@@ -14,6 +14,7 @@ from headrace.core.properties import Codecs
 from headrace.core.pubsub import PubSub
 from headrace.core.queue import Queue
 from headrace.core.queues import Queues
+from headrace.core.replacement import Replacement
 from headrace.core.routes import Route
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic
@@ -50,6 +51,7 @@ class Bulk:
         self._ledger = ledger
         self._now_us = now_us
         self._turn = Turn()
+        self._replacement: Replacement | None = None
         self.rows = 0
         self.unrouted = 0
         """How many messages no queue and no subscriber is there for."""
@@ -76,12 +78,22 @@ class Bulk:
         for number, route in enumerate(routes):
             self._send(route, rows.take([row for row, source in enumerate(index) if source == number]))
 
+    def replace(self, name: str, before: int) -> None:
+        """Have what is added to a stream take the place of all that it has below the offset `before`, in one commit.
+
+        What is published from there on meanwhile stays, behind it. Raises NotFound, and Refused for other queues.
+        """
+        self._replacement = Replacement(self._queues.find(name), before)
+        self._turn.before_commit = self._replacement.add_to
+
     def commit(self, transaction: str, sequence: int, confirm: Confirm) -> None:
         """Store everything with the transaction's id, after what was called before; `confirm` is told how it ended."""
         self._ledger.note(self._turn, transaction, sequence, self.rows, self._now_us)
 
         def done(error: HeadraceError | None) -> None:
             self._ledger.settle(transaction)
+            if error is None and self._replacement is not None:
+                self._replacement.happened(self._line.open())
             confirm(error)
 
         self._turn.done = done

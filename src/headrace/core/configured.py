@@ -30,6 +30,7 @@ from headrace.core.definition import (
     Retry,
 )
 from headrace.core.topics import check_filter
+from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Refused
 from headrace.selector import parse
 
@@ -42,6 +43,12 @@ _RETENTION: Final = Table(
     Key("max_age", Duration(), 0, "How old a message of a stream gets; 0 for any age."),
     Key("max_length_bytes", Size(), 0, "How many bytes a stream keeps; 0 for all."),
     Key("max_length_messages", Number(), 0, "How many messages a stream keeps; 0 for all."),
+    Key(
+        "keep_until_archived",
+        Flag(),
+        False,
+        "Whether a stream keeps what `pipeline archive` has not archived yet.",
+    ),
 )
 _LIMITS: Final = Table(
     Key("max_message_size", Size(), DEFAULT_MAX_MESSAGE_BYTES, "The largest payload; 0 for any."),
@@ -98,6 +105,13 @@ QUEUE: Final = Table(
     required=("name",),
 )  # fmt: skip
 """What may be said of a queue."""
+FILE_QUEUE: Final = Table(
+    Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "The virtual host it is in; it is made where there is none."),
+    *QUEUE.keys.values(),
+    help=QUEUE.help,
+    required=QUEUE.required,
+)
+"""The same in a file, where nothing else says in which virtual host."""
 
 
 def configured(values: Mapping[str, object]) -> QueueDefinition:
@@ -145,11 +159,12 @@ def _limits(limits: dict[str, Any], retention: dict[str, Any], kind: str) -> dic
     ttl_ms = _or(limits["message_ttl"], 0 if is_stream else DEFAULT_TTL_MS)
     max_bytes = limits["max_depth_bytes"]
     age_ms, size, count = retention["max_age"], retention["max_length_bytes"], retention["max_length_messages"]
+    is_kept = retention["keep_until_archived"]
     values: dict[str, Any] = {"max_message_bytes": limits["max_message_size"] or _MAX}
     if is_stream:
-        values["retention"] = Retention(age_ms or ttl_ms, size or max_bytes, count or depth)
+        values["retention"] = Retention(age_ms or ttl_ms, size or max_bytes, count or depth, is_kept)
     else:
-        values["retention"] = Retention(age_ms, size, count)
+        values["retention"] = Retention(age_ms, size, count, is_kept)
         values["max_length"] = depth or None
         values["max_length_bytes"] = max_bytes or None
         values["message_ttl_ms"] = ttl_ms or None

@@ -66,6 +66,8 @@ class Retention:
     max_age_ms: int = 0
     max_bytes: int = 0
     max_messages: int = 0
+    keep_until_archived: bool = False
+    """Whether everything stays that the group ARCHIVE has not reported as archived, whatever the bounds say."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class QueueDefinition:
     def is_stored(self) -> bool:
         """Whether the queue and its messages survive a restart."""
         return self.durable and not self.exclusive and self.kind != EPHEMERAL
+
+    @property
+    def has_consumer_timeout(self) -> bool:
+        """Whether the lease is RabbitMQ's consumer timeout, which ends the channel of a consumer that is too slow."""
+        return "x-consumer-timeout" in self.arguments or self.lease_ms == DEFAULT_CONSUMER_TIMEOUT_MS
 
     @property
     def has_dead_letters(self) -> bool:

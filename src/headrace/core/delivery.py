@@ -92,10 +92,12 @@ class Consumer:
         "in_turn",
         "lease_us",
         "name",
+        "overdue",
         "owner",
         "priority",
         "selector",
         "shared",
+        "tells_offsets",
         "turns",
     )
 
@@ -122,6 +124,8 @@ class Consumer:
         """Whose it is, for exclusive queues."""
         self.cancelled: Callable[[], None] | None = None
         """Called when the queue goes away under the consumer."""
+        self.overdue: Callable[[], None] | None = None
+        """Called when something was taken from the consumer because it was not settled in time."""
         self.group: Group | None = None
         """Where what it holds comes from; also after it left, until it holds nothing more."""
         self.turns: Turns | None = None
@@ -130,6 +134,9 @@ class Consumer:
         self.held: set[int] = set()
         """The offsets it holds unsettled."""
         self.lease_us = 0
+        self.tells_offsets = True
+        """Whether offsets leave the broker with what it gets; they must then stand for the same messages for good.
+        Set before it joins."""
         self.selector: Selector | None = None
         """Which messages it wants; the others are for others. Set before it joins."""
 
@@ -174,7 +181,7 @@ class Turns:
     active one holds nothing; until then neither gets more.
     """
 
-    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive", "selective")
+    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive", "selective", "tellers")
 
     def __init__(self, single: bool) -> None:
         self._consumers: list[Consumer] = []
@@ -184,6 +191,8 @@ class Turns:
         self._priorities: list[int] = []
         self._single = single
         self.exclusive = False
+        self.tellers = 0
+        """How many of them tell offsets."""
         self.selective: list[Consumer] = []
         """Those that want only some messages: they have no turns, see selection.py."""
 
@@ -205,6 +214,7 @@ class Turns:
         self.exclusive = exclusive
         self._insert(consumer)
         consumer.turns = self
+        self.tellers += consumer.tells_offsets
         if consumer.shared is not None:
             consumer.shared.sharers[consumer] = None
         if consumer.selector is not None:
@@ -221,6 +231,7 @@ class Turns:
             return
         self._consumers.remove(consumer)
         consumer.turns = None
+        self.tellers -= consumer.tells_offsets
         if consumer.shared is not None:
             consumer.shared.sharers.pop(consumer, None)
         if consumer.in_turn:

@@ -86,9 +86,10 @@ class Disposal:
             self.truncate(turn, floor)
 
     def retain(self, turn: Turn, now_us: int) -> None:
-        """Drop what retention allows, never what a work group still needs."""
+        """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
         queue = self._queue
-        point = truncation_point(queue.log, queue.definition.retention, queue.floor(), now_us)
+        retention = queue.definition.retention
+        point = truncation_point(queue.log, retention, queue.retention_floor(retention), now_us)
         if point > queue.first_offset:
             self.truncate(turn, point)
 

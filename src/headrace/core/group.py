@@ -88,6 +88,17 @@ class Group(ABC):
         return self.state.committed + self.state.settled.size
 
     @property
+    def may_run_ahead(self) -> bool:
+        """Whether its members may have messages that are not synced yet: not if they get to know an offset by which
+        another message goes after a power loss."""
+        return not self.consumers.tellers
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it need not be looked at when a member gets room: there is nothing to deliver."""
+        return False
+
+    @property
     @abstractmethod
     def ready(self) -> int:
         """How many messages wait for a consumer."""

@@ -56,6 +56,16 @@ class Hosts:
         commit.put(HOSTS, name.encode(), json.dumps({"name": name}, ensure_ascii=False).encode())
         self._engine.commit(commit, stored)
 
+    def ensure(self, name: str) -> Broker:
+        """The broker of a virtual host, which is made where there is none; returns when that would survive a crash.
+
+        Raises what `create` raises, and what it tells.
+        """
+        if name not in self._brokers:
+            self.create(name, _raise)
+            self._engine.sync()
+        return self._brokers[name]
+
     def delete(self, name: str, done: Done) -> None:
         """Remove a virtual host with everything in it, in one commit; its connections are ended.
 
@@ -76,3 +86,8 @@ class Hosts:
 
     def _gone(self, name: str) -> None:
         self._leaving.pop(name, None)
+
+
+def _raise(error: HeadraceError | None) -> None:
+    if error is not None:
+        raise error

@@ -15,7 +15,7 @@ from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
-from headrace.storage.api import QUEUES, Commit, Engine
+from headrace.storage.api import KEPT, QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Line:
         self._sizes: dict[Queue, int] = {}
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
-        self._sent_us = 0
-        """When the turn that is being stored was sent to storage; 0 when it did not have to be."""
+        self._ahead: deque[Turn] = deque()
+        """Those that are written and in use, whose publishers hear of it when they are synced."""
         self._pumps: dict[Queue, None] = {}
         self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
         self._at_flush: list[Callable[[], None]] = []
@@ -85,6 +85,11 @@ class Line:
         """Have the queue deliver in this turn."""
         self._pumps[queue] = None
         self.open()
+
+    def settled(self) -> None:
+        """Something was settled and there is nothing to deliver for it: a turn that is held back stays so."""
+        if not self.held_until_us or len(self.turn.durable.steps) > HOLD_STEPS:
+            self.open()
 
     def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
         """Have this called after all queues that are due delivered; in a later turn if this queue has to look on."""
@@ -157,7 +162,7 @@ class Line:
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
         self.flush()
-        while self._in_flight is not None or (self._sealed and not self.retry_at_us):
+        while self._in_flight is not None or self._ahead or (self._sealed and not self.retry_at_us):
             self._engine.sync()
             self.flush()
         if not self.turn.is_empty and not self.retry_at_us:
@@ -175,12 +180,15 @@ class Line:
         """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
         now_us = self._clock.now_us()
         self._flush(now_us)
-        if not self._may_commit() or self.turn.is_empty:
-            return
-        if self.turn.can_wait(HOLD_STEPS):
-            self.held_until_us = self.held_until_us or now_us + HOLD_US
-        else:
+        if self._may_commit() and not self.turn.is_empty and not self._hold_back(now_us):
             self._commit(self._close())
+
+    def _hold_back(self, now_us: int) -> bool:
+        """Whether the turn stays open because nobody waits for what is in it."""
+        if not self.turn.can_wait(HOLD_STEPS):
+            return False
+        self.held_until_us = self.held_until_us or now_us + HOLD_US
+        return True
 
     def _may_commit(self) -> bool:
         return self._in_flight is None and not self._sealed and not self.retry_at_us
@@ -192,6 +200,16 @@ class Line:
             calls, self._at_flush = self._at_flush, []
             for call in calls:
                 call()
+        self._deliver(now_us)
+        if self._in_flight is not None or now_us < self.retry_at_us:
+            return
+        self.retry_at_us = 0
+        if self._sealed:
+            self._commit(self._sealed.popleft())
+        elif self._ended is not None:
+            self._close().refuse(NotFound("the virtual host is deleted"))
+
+    def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, {}
         for queue in pumps:
             if not queue.deleted:
@@ -204,13 +222,6 @@ class Line:
                 else:
                     call()
         self._store_memory(self.turn)
-        if self._in_flight is not None or now_us < self.retry_at_us:
-            return
-        self.retry_at_us = 0
-        if self._sealed:
-            self._commit(self._sealed.popleft())
-        elif self._ended is not None:
-            self._close().refuse(NotFound("the virtual host is deleted"))
 
     def _close(self) -> Turn:
         turn, self.turn = self.turn, Turn()
@@ -231,23 +242,61 @@ class Line:
         for queue, rows in turn.encoded.items():
             for each in rows if queue.durable else []:
                 commit.append_encoded(queue.log.name, each)
+        for key in turn.proofs:
+            commit.put(KEPT, key, b"")
         self._in_flight = turn
-        self._sent_us = 0
+        if turn.before_commit is not None:
+            try:
+                turn.before_commit(commit)
+            except HeadraceError as error:
+                self._committed(turn, error)
+                return
         if commit.is_empty and not turn.is_barrier:
             self._committed(turn, None)
             return
-        self._sent_us = self._clock.monotonic_us()
+        turn.sent_us = self._clock.monotonic_us()
+        commit.applied = (lambda: self._written(turn)) if self._ended is None and turn.may_run_ahead else None
         try:
             self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
         except HeadraceError as error:
             self._committed(turn, error)
 
+    def _written(self, turn: Turn) -> None:
+        """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
+        self._in_flight = None
+        self._ahead.append(turn)
+        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
+            queue.unsynced.append(append.base)
+        for queue, messages in turn.published.items():
+            queue.unstaged(messages)
+        self._use(turn)
+        now_us = self._clock.now_us()
+        self._deliver(now_us)
+        if self._sealed or not (self.turn.is_empty or self._hold_back(now_us)):
+            self.open()
+
+    def _synced(self, turn: Turn, error: HeadraceError | None) -> None:
+        """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
+        self._ahead.popleft()
+        self.waiting_bytes -= turn.size_bytes
+        for queue in _logged(turn):
+            queue.unsynced.popleft()
+            if not queue.may_run_ahead:  # one came that had to wait for this
+                self.pump_soon(queue)
+        self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
+        for confirm in turn.confirms:
+            confirm(error)
+        self.look()
+
     def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
+        if self._ahead and self._ahead[0] is turn:
+            self._synced(turn, error)
+            return
         self._in_flight = None
         self.waiting_bytes -= turn.size_bytes
         if error is None:
-            if self._sent_us:
-                self.statistics.commits.add(self._clock.monotonic_us() - self._sent_us)
+            if turn.sent_us:
+                self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
             self._stored(turn)
         elif turn.done is not None:
             self._abandon(turn, error)
@@ -278,6 +327,12 @@ class Line:
             if not queue.deleted:
                 queue.appended_encoded(self.turn, rows, self._clock.now_us())
                 self.pump_soon(queue)
+        self._use(turn)
+        if self._pumps:
+            self.open()
+
+    def _use(self, turn: Turn) -> None:
+        """What the turn brought is in the logs, to be delivered."""
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
                 self._appended(queue, messages)
@@ -286,7 +341,7 @@ class Line:
         if not queue.deleted:
             self.statistics.stored += len(messages)
             queue.appended(self.turn, messages, self._clock.now_us())
-            self.pump_soon(queue)
+            self._pumps[queue] = None
 
     def _store_memory(self, turn: Turn) -> None:
         """What only memory holds waits for no disk."""
@@ -315,6 +370,8 @@ class Line:
                 self._sizes[queue] = size
         for queue, messages in batches:
             self._appended(queue, messages)
+        if batches:
+            self.open()
         self.look()
 
     # -- failing -----------------------------------------------------------------------------------------------------
@@ -380,6 +437,11 @@ class Line:
             except Corrupt as error:
                 self.on_damage(name, error)
                 turn.forget_log(turn.durable, name)
+
+
+def _logged(turn: Turn) -> "list[Queue]":
+    """The queues that messages of this turn are appended to, as they stand in its commit."""
+    return [queue for part in (turn.published, turn.moved) for queue in part if queue.durable]
 
 
 def _take_appends_out(commit: Commit) -> None:

@@ -12,8 +12,10 @@ from mypy_extensions import mypyc_attr
 
 from headrace.clock import Clock
 from headrace.core.account import Account
+from headrace.core.bearers import Bearer, Bearers, Tokens
 from headrace.core.passwords import is_right
 from headrace.core.users import GUEST, GUEST_HASH
+from headrace.errors import Refused
 
 _log: Final = logging.getLogger("headrace.access")
 
@@ -58,6 +60,17 @@ class Login:
 
 
 @final
+class _Verdict:
+    """What became of a check: why the login is wrong, "" when it is not, and what its token says, if it was one."""
+
+    __slots__ = ("bearer", "why")
+
+    def __init__(self, why: str, bearer: Bearer | None = None) -> None:
+        self.why = why
+        self.bearer = bearer
+
+
+@final
 class _Failures:
     """How often logins of one user, or from one address, were wrong lately, and until when the next has to wait."""
 
@@ -77,7 +90,7 @@ class Logins:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._failures: dict[str, _Failures] = {}
-        self._waiting: dict[bytes, list[Callable[[bool], None]]] = {}
+        self._waiting: dict[bytes, list[Callable[[_Verdict], None]]] = {}
         """Logins that ask the same, by digest: one check answers all of them."""
         self._checks: dict[str, int] = {}
         """How many checks wait for logins from an address."""
@@ -88,29 +101,55 @@ class Logins:
         An unknown user takes as long as a wrong password. Nobody is told why a login is refused but the log.
         """
         if login.password is None:
-            self._decide(login, account, True, admit)
+            self._decide(login, account, "", admit)
             return
         password_hash = account.user.password_hash if account is not None else ""
         digest = self._digest(login.user, login.password, password_hash)
         if account is not None and account.proof and hmac.compare_digest(account.proof, digest):
-            self._decide(login, account, True, admit)
+            self._decide(login, account, "", admit)
             return
-        if digest not in self._waiting and self._is_one_too_many(login):
-            _log.warning(
-                "too many logins at once: one of user %s from %s is refused",
-                _shown(login),
-                login.address,
-                extra={"user": login.user[:_SHOWN]},
-            )
-            admit(None)
-            return
+        password, known = login.password, password_hash or GUEST_HASH
 
-        def checked(is_password_right: bool) -> None:
-            if is_password_right and account is not None:
+        def work() -> _Verdict:
+            is_password_right = is_right(password, known) and bool(password_hash)
+            return _Verdict("" if is_password_right else "the password is wrong")
+
+        def checked(verdict: _Verdict) -> None:
+            if not verdict.why and account is not None:
                 account.proof = digest
-            self._decide(login, account, is_password_right, admit)
+            self._decide(login, account, verdict.why, admit)
 
-        self._ask(login, digest, password_hash, checked)
+        self._ask(login, digest, work, checked, admit)
+
+    def check_token(
+        self, login: Login, tokens: Tokens, bearers: Bearers, find: Callable[[str], Account | None], admit: Admit
+    ) -> None:
+        """The same for a login whose password is a token: that says who it is, whatever name is given with it.
+
+        `find` gives the account of a user that is stored.
+        """
+        token = login.password or b""
+        login = Login("", token, login.address, login.is_loopback)
+        digest = self._digest("", token, "")
+        account = bearers.find(digest)
+        if account is not None:
+            self._decide(login, account, "", admit)
+            return
+
+        def work() -> _Verdict:
+            try:
+                return _Verdict("", tokens.read(token))
+            except Refused as error:
+                return _Verdict(f"the token {error}")
+
+        def checked(verdict: _Verdict) -> None:
+            bearer, found = verdict.bearer, None
+            if bearer is not None:
+                login.user = bearer.user
+                found = bearers.admit(digest, bearer, find(bearer.user))
+            self._decide(login, found, verdict.why, admit)
+
+        self._ask(login, digest, work, checked, admit)
 
     def _is_one_too_many(self, login: Login) -> bool:
         """Whoever guesses must not take the place of those who come for the first time."""
@@ -118,24 +157,36 @@ class Logins:
         most = _MAX_SUSPECT_CHECKS if is_suspect else _MAX_CHECKS
         return len(self._waiting) >= _MAX_CHECKS or self._checks.get(login.address, 0) >= most
 
-    def _ask(self, login: Login, digest: bytes, password_hash: str, checked: Callable[[bool], None]) -> None:
+    def _ask(
+        self,
+        login: Login,
+        digest: bytes,
+        work: Callable[[], _Verdict],
+        checked: Callable[[_Verdict], None],
+        admit: Admit,
+    ) -> None:
+        """Have a check made aside, one for all who ask the same, unless there are too many already."""
+        if digest not in self._waiting and self._is_one_too_many(login):
+            _log.warning(
+                "too many logins at once: one of %s from %s is refused",
+                _shown(login),
+                login.address,
+                extra={"user": login.user[:_SHOWN]},
+            )
+            admit(None)
+            return
         same = self._waiting.setdefault(digest, [])
         same.append(checked)
         if len(same) > 1:
             return
         self._checks[login.address] = self._checks.get(login.address, 0) + 1
-        password = login.password or b""
-        known = password_hash or GUEST_HASH
 
-        def work() -> bool:
-            return is_right(password, known) and bool(password_hash)
-
-        def done(is_password_right: bool) -> None:
+        def done(verdict: _Verdict) -> None:
             self._checks[login.address] -= 1
             if not self._checks[login.address]:
                 del self._checks[login.address]
             for tell in self._waiting.pop(digest):
-                tell(is_password_right)
+                tell(verdict)
 
         wait_us = self._wait_us(login)
         if wait_us:
@@ -143,20 +194,18 @@ class Logins:
         else:
             self._background.run(work, done)
 
-    def _decide(self, login: Login, account: Account | None, is_password_right: bool, admit: Admit) -> None:
-        if account is None:
+    def _decide(self, login: Login, account: Account | None, why: str, admit: Admit) -> None:
+        if account is None and (login.user or not why):
             why = "there is no such user"
-        elif not is_password_right:
-            why = "the password is wrong"
-        elif account.name == GUEST and not login.is_loopback:
+        elif account is not None and account.name == GUEST and not login.is_loopback and not why:
             why = f"{GUEST} may log in from this machine only; add a user for others"
-        else:
-            self._failures.pop(_by_user(login), None)
-            self._failures.pop(_by_address(login), None)
+        if not why:
+            for place in _places(login):
+                self._failures.pop(place, None)
             admit(account)
             return
         about = {"user": login.user[:_SHOWN]}
-        _log.warning("login of user %s from %s refused: %s", _shown(login), login.address, why, extra=about)
+        _log.warning("login of %s from %s refused: %s", _shown(login), login.address, why, extra=about)
         self._background.later(self._failed(login), lambda: admit(None))
 
     # -- slowing down ------------------------------------------------------------------------------------------------
@@ -164,14 +213,14 @@ class Logins:
     def _wait_us(self, login: Login) -> int:
         """How long a login has to wait before it is looked at, for what went wrong before."""
         now_us = self._clock.monotonic_us()
-        found = [self._failures.get(place) for place in (_by_user(login), _by_address(login))]
+        found = [self._failures.get(place) for place in _places(login)]
         return max([0, *[failures.until_us - now_us for failures in found if failures is not None]])
 
     def _failed(self, login: Login) -> int:
         """Count a failure; returns how long its answer takes, twice as long each time."""
         now_us = self._clock.monotonic_us()
         longest_us = 0
-        for place in (_by_user(login), _by_address(login)):
+        for place in _places(login):
             failures = self._failures.pop(place, None)
             if failures is None or now_us > failures.until_us + _FORGOTTEN_US:
                 failures = _Failures()
@@ -187,12 +236,14 @@ class Logins:
     def _digest(self, user: str, password: bytes, password_hash: str) -> bytes:
         """What stands for a password while the process lives; another hash or another process makes another."""
         parts = (user.encode(errors="replace"), password_hash.encode(), password)
-        text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        text = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
 
-def _by_user(login: Login) -> str:
-    return "user " + login.user
+def _places(login: Login) -> list[str]:
+    """Where a failure of this login is remembered. A token names nobody before it was read."""
+    address = _by_address(login)
+    return ["user " + login.user, address] if login.user else [address]
 
 
 def _by_address(login: Login) -> str:
@@ -200,4 +251,4 @@ def _by_address(login: Login) -> str:
 
 
 def _shown(login: Login) -> str:
-    return repr(login.user[:_SHOWN])
+    return f"user {login.user[:_SHOWN]!r}" if login.user else "somebody"

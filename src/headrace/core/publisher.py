@@ -13,7 +13,7 @@ from headrace.core.session import Session
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic, quoted
 from headrace.core.turn import Confirm
-from headrace.errors import AccessRefused, Unavailable
+from headrace.errors import AccessRefused
 from headrace.model import Message, Source
 
 _MAX_WAYS: Final = 256
@@ -83,16 +83,9 @@ class Publisher:
         return way
 
     def check_rate(self, monotonic_us: int) -> None:
-        """Count one message of a client that cannot be read from more slowly.
-
-        Raises Unavailable when the user has published as much as it may for now.
-        """
-        if not self._account.is_metered:
-            return
-        wait_us = self._account.spend(0, monotonic_us)
-        if wait_us:
-            raise Unavailable(f"user '{self._account.name}' publishes too fast; try again in {wait_us / 1e6:.1f} s")
-        self._account.spend(1, monotonic_us)
+        """Count one message of a client that cannot be read from more slowly. Raises Unavailable for one too many."""
+        if self._account.is_metered:
+            self._account.check_rate(1, monotonic_us)
 
     def _way(self, topic: str) -> _Way:
         check_topic(topic)

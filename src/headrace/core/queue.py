@@ -1,11 +1,12 @@
 """One queue: what enters it, the groups that read it, when it wakes. What leaves it unread is in disposal.py."""
 
+from collections import deque
 from typing import Final, final
 
 from headrace.core.address import QUEUE_PREFIX
 from headrace.core.browser import Browser
 from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
-from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition
+from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
@@ -25,6 +26,8 @@ from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
+ARCHIVE: Final = "archive"
+"""The group as which an archive reports how far it is."""
 BROWSE_BYTES: Final = 16 << 20
 _EXPIRED_AT_ONCE: Final = 1000
 _AGAIN_US: Final = 1_000_000
@@ -53,6 +56,8 @@ class Queue:
         self.browsers: list[Browser] = []
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
+        self.unsynced: deque[int] = deque()
+        """Where the messages begin that are in the log and not synced yet, a turn each."""
         self.had_consumers = False
         self.deleted = False
         self._depth = Depth(self)
@@ -92,7 +97,7 @@ class Queue:
         """How many messages would go at once if the queue became this."""
         if definition.is_stream:
             before, after = [
-                truncation_point(self.log, kept, self.floor(), now_us)
+                truncation_point(self.log, kept, self.retention_floor(kept), now_us)
                 for kept in (self.definition.retention, definition.retention)
             ]
             return max(0, after - max(before, self.first_offset))
@@ -254,6 +259,16 @@ class Queue:
         return max(self.log.first_offset, self._disposal.truncated)
 
     @property
+    def safe_offset(self) -> int:
+        """The end of what would survive a power loss: below it, offsets stand for the same messages for good."""
+        return self.unsynced[0] if self.unsynced else self.log.next_offset
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether messages may be delivered before they are synced."""
+        return not self.definition.is_stream and all([group.may_run_ahead for group in self.groups.values()])
+
+    @property
     def unsettled(self) -> int:
         return sum(group.unsettled for group in self.groups.values())
 
@@ -308,6 +323,27 @@ class Queue:
         floors = [group.state.committed for group in self.work_groups()]
         return min(floors) if floors else self.log.next_offset
 
+    def retention_floor(self, retention: Retention) -> int:
+        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
+        if not retention.keep_until_archived:
+            return self.floor()
+        archive = self.groups.get(ARCHIVE)
+        return min(self.floor(), archive.state.committed if archive is not None else self.first_offset)
+
+    def truncated(self, turn: Turn, first: int) -> None:
+        """The log of this stream begins at `first` now: groups that are behind go on there."""
+        for group in self.groups.values():
+            group.on_truncated(turn, first)
+
+    def skip(self, turn: Turn, group: Group) -> None:
+        """Have a group of this stream go on at the end."""
+        if isinstance(group, StreamGroup):
+            group.seek(turn, self.log.next_offset)
+
+    def retain(self, turn: Turn, now_us: int) -> None:
+        """Drop what retention allows."""
+        self._disposal.retain(turn, now_us)
+
     # -- groups ------------------------------------------------------------------------------------------------------
 
     def group(self, turn: Turn, name: str, mode: int, key_filter: str = "", auto_commit: bool = True) -> Group:
@@ -358,7 +394,7 @@ class Queue:
             for browser in list(self.browsers):
                 browser.pump(now_us)
             for group in list(self.groups.values()):  # a consumer may join another group while it is delivered to
-                if len(group.consumers):
+                if len(group.consumers) and (not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
         except Corrupt as error:
             self.refuse(error)

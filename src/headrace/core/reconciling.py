@@ -4,29 +4,42 @@ All of it is checked before any of it happens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from headrace.config.table import Fault
 from headrace.core.broker import Broker
 from headrace.core.configured import configured
 from headrace.core.definition import QueueDefinition
+from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Corrupt
 
 _AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "single_active_consumer"}
 
 
-def definitions(entries: Sequence[Mapping[str, object]]) -> list[QueueDefinition]:
+@final
+@dataclass(frozen=True)
+class Wanted:
+    """A queue of the configuration: which entry it is, its virtual host, and what it is to be."""
+
+    at: int
+    host: str
+    definition: QueueDefinition
+
+
+def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
     """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
-    found: dict[str, QueueDefinition] = {}
+    found: dict[tuple[str, str], Wanted] = {}
     for at, entry in enumerate(entries):
+        host = str(entry.get("vhost") or DEFAULT_HOST)
         try:
-            definition = configured(entry)
+            definition = configured({name: value for name, value in entry.items() if name != "vhost"})
         except Fault as fault:
             raise fault.within(("queues", at)) from fault
-        if definition.name in found:
+        place = (host, definition.name)
+        if place in found:
             raise Fault(("queues", at, "name"), "", f"the queue {definition.name!r} is there twice")
-        found[definition.name] = definition
+        found[place] = Wanted(at, host, definition)
     return list(found.values())
 
 
@@ -34,7 +47,7 @@ def definitions(entries: Sequence[Mapping[str, object]]) -> list[QueueDefinition
 class Plan:
     """What has to happen in one virtual host so that its queues are as they should be."""
 
-    def __init__(self, broker: Broker, wanted: Sequence[QueueDefinition], may_drop: bool, is_start: bool) -> None:
+    def __init__(self, broker: Broker, wanted: Sequence[Wanted], may_drop: bool, is_start: bool) -> None:
         """Raises Fault for the first queue that cannot become what is wanted without losing messages.
 
         At a start nobody uses the queues yet, so that more can change.
@@ -44,7 +57,8 @@ class Plan:
         self.created: list[QueueDefinition] = []
         self.altered: list[tuple[QueueDefinition, list[str]]] = []
         """Each with the names of what changes."""
-        for at, definition in enumerate(wanted):
+        for each in wanted:
+            definition = each.definition
             queue = broker.topology.queues.get(definition.name)
             if queue is None:
                 self.created.append(definition)
@@ -52,7 +66,7 @@ class Plan:
             definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
             changes = _changes(queue.definition, definition)
             if changes and queue.refusal is None:
-                self._check(at, queue.definition, definition, changes, may_drop)
+                self._check(each.at, queue.definition, definition, changes, may_drop)
                 self.altered.append((definition, changes))
 
     def carry_out(self) -> None:

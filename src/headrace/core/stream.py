@@ -48,6 +48,10 @@ class StreamGroup(Group):
         self._commit_at_us = 0
 
     @property
+    def may_run_ahead(self) -> bool:
+        return False
+
+    @property
     def ready(self) -> int:
         return max(0, self.queue.log.next_offset - self.state.cursor) + len(self._again)
 
@@ -70,6 +74,20 @@ class StreamGroup(Group):
             if primary and group.state.mode == WORK and primary in (name, name.partition("@")[0])
         ]
         return (primary, min([group.state.committed for group in groups])) if groups else None
+
+    def work_headers(self, offset: int) -> dict[str, object]:
+        """The same for one message, under the names that readers of streams know; nothing without such a group."""
+        progress = self.work_progress()
+        if progress is None:
+            return {}
+        primary, committed = progress
+        is_done = offset < committed
+        return {
+            "x-work-group": primary,
+            "x-work-committed-offset": committed,
+            "x-work-acked": is_done,
+            "x-primary-group-processed": is_done,
+        }
 
     def agree(self, auto_commit: bool) -> None:
         """A reader comes that wants progress committed by itself, or not. Raises Refused if others want otherwise."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import Commit, Encoded
+from headrace.storage.api import KEPT, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -21,6 +21,7 @@ class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
     __slots__ = (
+        "before_commit",
         "confirms",
         "done",
         "durable",
@@ -30,7 +31,9 @@ class Turn:
         "is_rehearsal",
         "memory",
         "moved",
+        "proofs",
         "published",
+        "sent_us",
         "size_bytes",
         "touched",
         "unsynced",
@@ -44,6 +47,8 @@ class Turn:
         """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.proofs: list[bytes] = []
+        """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
         """Payload bytes of what clients published."""
         self.confirms: list[Confirm] = []
@@ -53,10 +58,14 @@ class Turn:
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
+        self.before_commit: Callable[[Commit], None] | None = None
+        """Called when all before it is stored; may add to what is stored, or raise and have nothing of it happen."""
         self.done: Confirm | None = None
         """Set for a transaction: nothing of it is retried, and this is told how it ended."""
         self.is_rehearsal = False
         """Whether all that is staged here was stored already and only has to happen in memory."""
+        self.sent_us = 0
+        """When it was sent to storage; 0 when it did not have to be."""
         self.failures = 0
 
     def commit_for(self, queue: "Queue") -> Commit:
@@ -90,8 +99,17 @@ class Turn:
         return len(self.durable.steps) <= most_steps
 
     @property
+    def may_run_ahead(self) -> bool:
+        """Whether it may be used once it is written and before it is synced: nobody then sees what could vanish but
+        consumers that do not know by which offset."""
+        commit = self.durable
+        if self.done is not None or self.is_barrier or self.encoded or commit.puts or commit.drops:
+            return False
+        return all([queue.may_run_ahead for part in (self.published, self.moved) for queue in part])
+
+    @property
     def is_empty(self) -> bool:
-        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier:
+        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
         return self.durable.is_empty and self.memory.is_empty and not self.touched
 
@@ -101,7 +119,10 @@ class Turn:
             queue.unstaged(messages)
         for queue, parts in self.encoded.items():
             queue.unstaged_encoded(parts)
+        for key in self.proofs:
+            self.durable.delete(KEPT, key)
         confirms, self.confirms = self.confirms, []
+        self.proofs = []
         self.published = {}
         self.encoded = {}
         self.size_bytes = 0

@@ -48,6 +48,10 @@ class WorkGroup(Group):
         return self.queue.log.next_offset - state.committed - state.settled.size - len(self._leases)
 
     @property
+    def is_drained(self) -> bool:
+        return not (self._has_more() or self.consumers.selective)
+
+    @property
     def unsettled(self) -> int:
         return len(self._leases)
 
@@ -409,10 +413,14 @@ class WorkGroup(Group):
         super().close()
 
     def on_time(self, turn: Turn, now_us: int) -> None:
-        for lease in self._leases.ended(now_us):
+        ended = self._leases.ended(now_us)
+        for lease in ended:
             lease.consumer.release(lease.offset)
             self._retry(turn, lease, False, now_us)
         self._waiting.end_delays(now_us)
+        for consumer in {lease.consumer: None for lease in ended}:
+            if consumer.overdue is not None:
+                consumer.overdue()
 
     def next_due_us(self) -> int:
         dues = [due_us for due_us in (self._leases.next_end_us(), self._waiting.next_due_us) if due_us]
@@ -531,6 +539,25 @@ class WorkGroup(Group):
                 level = self._level(self.queue.message(offset)) if self._levels > 1 else 0
                 self._waiting.delay(offset, entry.due_us, level)
                 self.queue.wake_at(entry.due_us)
+
+    def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
+        """Have a consumer hold again what was claimed under its name before a restart; as the same attempt."""
+        pending = self.state.pending
+        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        held: list[Delivery] = []
+        for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
+            message = self.queue.message(offset)
+            if self._is_waiting(offset) and not 0 < message.expires_us <= now_us:
+                attempts = pending.pop(offset).attempts
+                self._picked[offset] = self._picked.get(offset, 0) + 1
+                held.append(Delivery(self, consumer, offset, message, attempts, attempts > 1))
+        if held:
+            self._selection.passed = max(self._selection.passed, held[-1].offset + 1)
+            consumer.take([delivery.offset for delivery in held])
+            consumer.group = self
+            self._leases.give(held, due_us)
+            self.queue.wake_at(due_us)
+        return held
 
     def _is_delayed(self, offset: int) -> bool:
         entry = self.state.pending.get(offset)

@@ -38,13 +38,13 @@ _WORKERS: Final = 2
 Say = Callable[[str], None]
 
 
-def missing_for_spark() -> str:
-    """What has to be installed for the pipeline, in a sentence; "" when all is there."""
+def prepare_spark(environment: dict[str, str], folder: Path) -> None:
+    """Have the pipeline find what it needs. Raises Unavailable with what to install."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        return "the Spark pipeline is left out: pip install 'headrace[spark]', and have Java 17 or later"
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "the Spark pipeline is left out: it needs Java 17 or later (apt install openjdk-17-jre-headless)"
-    return ""
+        raise Unavailable("it needs Spark: pip install 'headrace[spark,java]'")
+    from headrace.spark.java import ensure_java  # which loads Spark
+
+    ensure_java(environment, folder)
 
 
 @final
@@ -77,10 +77,11 @@ class Stage:
     async def _play(self, directory: Path) -> None:
         ports = await self._start_broker(directory)
         self._announce(directory, ports)
-        if self._has_spark and not (missing := missing_for_spark()):
-            self._start_pipeline(directory)
-        elif self._has_spark:
-            self._say(missing)
+        if self._has_spark:
+            try:
+                self._start_pipeline(directory)
+            except Unavailable as error:
+                self._say(f"the Spark pipeline is left out: {error}")
         tasks = [
             asyncio.create_task(self._feel(ports["mqtt"])),
             asyncio.create_task(self._buy(ports["amqp"])),
@@ -121,10 +122,12 @@ class Stage:
     def _start_pipeline(self, directory: Path) -> None:
         scratch = directory / "spark"
         scratch.mkdir()
+        environment = dict(os.environ)
+        prepare_spark(environment, scratch / "java")
         command = [sys.executable, "-m", "headrace.demo.pipeline", str(directory / "data"), str(scratch)]
         log = scratch / "spark.log"
         with log.open("w") as errors:
-            process = self._start(command, subprocess.PIPE, errors)
+            process = self._start(command, subprocess.PIPE, errors, environment)
         loop = asyncio.get_running_loop()
         assert process.stdout is not None
         output = process.stdout
@@ -141,9 +144,17 @@ class Stage:
         loop.add_reader(output, heard)
         self._say("spark: starting; it reads the stream straight from the data directory")
 
-    def _start(self, command: list[str], output: Any, errors: Any) -> "subprocess.Popen[str]":
+    def _start(
+        self, command: list[str], output: Any, errors: Any, environment: dict[str, str] | None = None
+    ) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, text=True, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+            env=environment,
         )
         self._processes.append(process)
         return process

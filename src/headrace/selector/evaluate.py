@@ -203,7 +203,7 @@ def _stranger(get: Get, constants: frozenset[Comparable], others: list[Get]) -> 
         value = get(row)
         if value is None or value in constants:
             return False
-        return all(found is not None and found != value for found in (other(row) for other in others))
+        return all(found is not None and found != value for found in [other(row) for other in others])
 
     return test
 

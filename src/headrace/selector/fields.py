@@ -70,7 +70,7 @@ ALIASES: Final[dict[str, str]] = {
     "JMSType": "message_type",
 }
 
-JMS_NAMES: Final = tuple(sorted([*ALIASES, *(name for name in FIELDS if name.startswith("JMS"))]))
+JMS_NAMES: Final = tuple(sorted([*ALIASES, *[name for name in FIELDS if name.startswith("JMS")]]))
 
 
 def is_unknown_jms_name(name: str) -> bool:

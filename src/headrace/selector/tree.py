@@ -20,7 +20,7 @@ UNLIKE: Final = "unlike"
 @final
 class Field:
     __slots__ = ("name",)
-    __match_args__ = ("name",)
+    __match_args__: Final = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Field:
 @final
 class Header:
     __slots__ = ("name",)
-    __match_args__ = ("name",)
+    __match_args__: Final = ("name",)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class Header:
 @final
 class Text:
     __slots__ = ("value",)
-    __match_args__ = ("value",)
+    __match_args__: Final = ("value",)
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -49,7 +49,7 @@ class Number:
     """An int wherever the value is whole, so that the common comparison is between two ints."""
 
     __slots__ = ("value",)
-    __match_args__ = ("value",)
+    __match_args__: Final = ("value",)
 
     def __init__(self, value: int | Decimal) -> None:
         self.value = value
@@ -58,7 +58,7 @@ class Number:
 @final
 class Truth:
     __slots__ = ("value",)
-    __match_args__ = ("value",)
+    __match_args__: Final = ("value",)
 
     def __init__(self, value: bool) -> None:
         self.value = value
@@ -72,7 +72,7 @@ class Null:
 @final
 class Signed:
     __slots__ = ("depth", "operand", "sign")
-    __match_args__ = ("sign", "operand", "depth")
+    __match_args__: Final = ("sign", "operand", "depth")
 
     def __init__(self, sign: str, operand: "Value", depth: int) -> None:
         self.sign = sign
@@ -83,7 +83,7 @@ class Signed:
 @final
 class Arithmetic:
     __slots__ = ("depth", "left", "operator", "right")
-    __match_args__ = ("operator", "left", "right", "depth")
+    __match_args__: Final = ("operator", "left", "right", "depth")
 
     def __init__(self, operator: str, left: "Value", right: "Value", depth: int) -> None:
         self.operator = operator
@@ -100,7 +100,7 @@ class Holds:
     """A header, TRUE, FALSE or NULL where a condition stands."""
 
     __slots__ = ("operand",)
-    __match_args__ = ("operand",)
+    __match_args__: Final = ("operand",)
 
     def __init__(self, operand: Header | Truth | Null) -> None:
         self.operand = operand
@@ -109,7 +109,7 @@ class Holds:
 @final
 class Compare:
     __slots__ = ("left", "operator", "right")
-    __match_args__ = ("operator", "left", "right")
+    __match_args__: Final = ("operator", "left", "right")
 
     def __init__(self, operator: str, left: Value, right: Value) -> None:
         self.operator = operator
@@ -120,7 +120,7 @@ class Compare:
 @final
 class Between:
     __slots__ = ("high", "low", "operand")
-    __match_args__ = ("operand", "low", "high")
+    __match_args__: Final = ("operand", "low", "high")
 
     def __init__(self, operand: Value, low: Value, high: Value) -> None:
         self.operand = operand
@@ -131,7 +131,7 @@ class Between:
 @final
 class In:
     __slots__ = ("items", "operand")
-    __match_args__ = ("operand", "items")
+    __match_args__: Final = ("operand", "items")
 
     def __init__(self, operand: Value, items: tuple[Value, ...]) -> None:
         self.operand = operand
@@ -141,7 +141,7 @@ class In:
 @final
 class Like:
     __slots__ = ("escape", "operand", "pattern")
-    __match_args__ = ("operand", "pattern", "escape")
+    __match_args__: Final = ("operand", "pattern", "escape")
 
     def __init__(self, operand: Value, pattern: str, escape: str | None) -> None:
         self.operand = operand
@@ -152,7 +152,7 @@ class Like:
 @final
 class IsNull:
     __slots__ = ("operand",)
-    __match_args__ = ("operand",)
+    __match_args__: Final = ("operand",)
 
     def __init__(self, operand: Value) -> None:
         self.operand = operand
@@ -161,7 +161,7 @@ class IsNull:
 @final
 class Not:
     __slots__ = ("operand",)
-    __match_args__ = ("operand",)
+    __match_args__: Final = ("operand",)
 
     def __init__(self, operand: "Condition") -> None:
         self.operand = operand
@@ -170,7 +170,7 @@ class Not:
 @final
 class AllOf:
     __slots__ = ("terms",)
-    __match_args__ = ("terms",)
+    __match_args__: Final = ("terms",)
 
     def __init__(self, terms: tuple["Condition", ...]) -> None:
         self.terms = terms
@@ -179,7 +179,7 @@ class AllOf:
 @final
 class AnyOf:
     __slots__ = ("terms",)
-    __match_args__ = ("terms",)
+    __match_args__: Final = ("terms",)
 
     def __init__(self, terms: tuple["Condition", ...]) -> None:
         self.terms = terms

@@ -39,7 +39,7 @@ _READ: Final = (
 )
 _NOT_FOR_WORK: Final = ("startingOffsets", "endingOffsets", "maxBytesPerTrigger", "failOnDataLoss")
 _ONLY_FOR_WORK: Final = ("leaseSeconds", "claim")
-_WRITE: Final = (*_COMMON, "exchange", "topic", "transactionId")
+_WRITE: Final = (*_COMMON, "exchange", "topic", "transactionId", "replaceBefore")
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """What Spark itself puts among the options."""
 
@@ -98,6 +98,8 @@ class WriteOptions:
     exchange: str | None
     topic: str | None
     transaction_id: str
+    replace_before: int = -1
+    """All that the queue has below this offset gives way to what is written; -1 for nothing."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -150,7 +152,10 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             'say where to write, once: a queue with .save("orders") or .start("orders"), '
             'or option("exchange", ...), or option("topic", ...)'
         )
-    return WriteOptions(server, queue, exchange, topic, options.get("transactionid", ""))
+    before = _offset(options, "replaceBefore")
+    if before >= 0 and queue is None:
+        raise Refused("option replaceBefore is for one stream: name it with .save(...)")
+    return WriteOptions(server, queue, exchange, topic, options.get("transactionid", ""), before)
 
 
 def _checked(given: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:
@@ -240,6 +245,13 @@ def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> 
     if text not in choices:
         raise Refused(f"option {name} is {text!r}; it may be {' or '.join(choices)}")
     return text
+
+
+def _offset(options: Mapping[str, str], name: str) -> int:
+    text = options.get(name.lower(), "")
+    if text and not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Refused(f"option {name} is {text!r}; it must be an offset such as 4200")
+    return int(text) if text else -1
 
 
 def _number(options: Mapping[str, str], name: str, default: int) -> int:

@@ -116,6 +116,8 @@ def _commit(options: WriteOptions, messages: Sequence[Staged], sequence: int | N
             body: dict[str, object] = {"parts": parts, "attempt": attempt}
             if sequence is not None:
                 body["sequence"] = sequence
+            if options.replace_before >= 0:
+                body["replace"] = {"queue": options.queue, "before": options.replace_before}
             client.json("POST", f"/bulk/transactions/{transaction}/commit", {}, body)
     finally:
         client.close()
@@ -166,6 +168,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         check_schema(schema)
+        if options.replace_before >= 0:
+            raise Refused("option replaceBefore is for a batch: a stream would replace again and again")
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

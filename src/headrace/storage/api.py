@@ -43,6 +43,7 @@ RETAINED: Final = "retained"
 SESSIONS: Final = "sessions"
 TRANSACTIONS: Final = "transactions"
 PAUSES: Final = "pauses"
+KEPT: Final = "kept"
 DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMISSIONS, TOPIC_PERMISSIONS})
 
 MAX_NAME_BYTES: Final = 512
@@ -104,9 +105,12 @@ class Append:
 class Commit:
     """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
 
-    __slots__ = ("appends", "drops", "puts", "size_bytes", "steps", "truncations")
+    __slots__ = ("appends", "applied", "drops", "puts", "size_bytes", "steps", "truncations")
 
     def __init__(self) -> None:
+        self.applied: Wake | None = None
+        """Set by whoever can use the commit before it would survive a power loss: called when readers see it, if that
+        is before `done`. From then on only the end of the engine keeps it from being stored."""
         self.appends: list[Append] = []
         self.steps: list[Transition] = []
         self.puts: dict[tuple[str, bytes], bytes | None] = {}
@@ -203,6 +207,8 @@ class Commit:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Log(ABC):
     """The messages of one queue in order, with the groups that read them. Only what is committed is seen."""
+
+    __slots__ = ("first_offset", "name", "next_offset")
 
     name: str
     first_offset: int

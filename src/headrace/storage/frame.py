@@ -60,7 +60,7 @@ class Frame:
     @property
     def stored(self) -> list[str]:
         """The stored columns that are needed for those asked for."""
-        return list(dict.fromkeys(column for name in self._names for column in ("offset", *_STORED[name])))
+        return list(dict.fromkeys([column for name in self._names for column in ("offset", *_STORED[name])]))
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns asked for, of rows with the stored ones."""

@@ -22,7 +22,7 @@ _ROWS_PER_BATCH = 8192
 class MemoryLog(Log):
     """A log as a deque of messages."""
 
-    __slots__ = ("_groups", "_messages", "_size_bytes", "first_offset", "name", "next_offset")
+    __slots__ = ("_groups", "_messages", "_size_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -217,6 +217,7 @@ def test_nothing_is_wider_than_a_phone(inside: Page, http: httpx.Client, where: 
     expect(inside.locator(".card").first).to_be_visible()
 
     assert inside.evaluate("document.documentElement.scrollWidth") <= 375
+    assert inside.evaluate("nav.scrollWidth <= nav.clientWidth"), "a page is out of reach"
 
 
 def work(channel: BlockingChannel, method: Basic.Deliver, _: object, __: bytes) -> None:

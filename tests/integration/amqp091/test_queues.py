@@ -216,6 +216,24 @@ def test_recover_delivers_again_what_was_not_acknowledged(channel: BlockingChann
     assert (first.redelivered, second.redelivered, body) == (False, True, b"again")
 
 
+def test_a_consumer_that_does_not_acknowledge_in_time_loses_its_channel_with_406(
+    server: Server, channel: BlockingChannel, name: str
+) -> None:
+    channel.queue_declare(name, durable=True, arguments={"x-consumer-timeout": 500})
+    for _ in range(2):
+        channel.basic_consume(name, lambda *_: None)
+    for body in (b"slow", b"slow too"):  # one for each consumer: both are late, and the channel is closed once
+        channel.basic_publish("", name, body)
+
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        channel.start_consuming()
+
+    assert caught.value.reply_code == 406
+    assert "timed out. Timeout value used: 500 ms" in caught.value.reply_text
+    other = server.connect().channel()
+    assert sorted([_get(other, name)[2], _get(other, name)[2]]) == [b"slow", b"slow too"]
+
+
 def test_a_cancelled_consumer_can_still_acknowledge(channel: BlockingChannel, name: str) -> None:
     channel.queue_declare(name)
     channel.basic_publish("", name, b"work")

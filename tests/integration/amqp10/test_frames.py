@@ -18,6 +18,7 @@ from headrace.protocols.amqp10.performatives import (
     Transfer,
 )
 from headrace.protocols.amqp10.states import ACCEPTED, Accepted, Received, Rejected, Released, state_of
+from headrace.protocols.amqp10.termini import Target
 from headrace.protocols.amqp10.types import Described, Map
 from tests.amqp10_client import RawClient, body, credit, receiver, sender, transfer
 from tests.servers import Server, drain
@@ -146,8 +147,7 @@ def test_what_is_no_message_is_rejected_and_the_link_goes_on(connect: Connect, q
 def test_a_sender_that_settles_last_hears_first(connect: Connect, channel: BlockingChannel, queue: str) -> None:
     client = connect()
     client.begin()
-    attach = sender("s", queue)
-    attach.receiver_settles = RECEIVER_SECOND
+    attach = _second(sender("s", queue))
     client.send(attach, transfer(0, body("x")))
     told = client.expect(Disposition)
     assert (told.settled, type(told.state)) == (False, Accepted)
@@ -156,8 +156,7 @@ def test_a_sender_that_settles_last_hears_first(connect: Connect, channel: Block
     client.close()
     again = connect()
     again.begin()
-    attach = sender("s", queue)
-    attach.receiver_settles = RECEIVER_SECOND
+    attach = _second(sender("s", queue))
     attach.unsettled = Map([(b"0", None)])
     again.send(attach)
     answer = again.expect(Attach)
@@ -171,6 +170,92 @@ def test_a_sender_that_settles_last_hears_first(connect: Connect, channel: Block
     assert (told.first, told.settled, type(told.state)) == (0, False, Accepted)
     again.send(Disposition(0, False, 0, 0, True, ACCEPTED))
     assert drain(channel, queue, 2, 1) == [b"x"]
+
+
+def _second(attach: Attach, policy: str = "never") -> Attach:
+    """A sender that settles last, and for how long it may come back."""
+    attach.receiver_settles = RECEIVER_SECOND
+    assert isinstance(attach.target, Target)
+    attach.target.expiry_policy = policy
+    return attach
+
+
+@pytest.mark.parametrize("policy", ["link-detach", "session-end", "connection-close"])
+def test_what_became_of_deliveries_is_forgotten_when_the_target_expires(
+    connect: Connect, queue: str, policy: str
+) -> None:
+    client = connect()
+    client.begin()
+    client.send(_second(sender("s", queue), policy), transfer(0, body("x")))
+    client.expect(Disposition)
+    client.send(Detach(0, False))
+    client.expect(Detach)
+    if policy != "link-detach":
+        client.send(End())
+        client.expect(End)
+    if policy == "connection-close":
+        client.send(Close())
+        client.expect(Close)
+        client = connect()
+    client.begin(1)
+    again = _second(sender("s", queue), policy)
+    again.channel = 1
+    again.unsettled = Map([(b"0", None)])
+    client.send(again)
+
+    assert client.expect(Attach).unsettled == Map()
+
+
+def test_a_link_that_lasts_is_taken_over_by_another_connection(
+    connect: Connect, channel: BlockingChannel, queue: str
+) -> None:
+    _fill(channel, queue, 2)
+    attach = receiver("r", queue)
+    assert attach.source is not None
+    attach.source.expiry_policy = "never"
+    client = connect("moving")
+    client.begin()
+    client.send(attach, credit(0, 2))
+    tags = [client.expect(Transfer).tag for _ in range(2)]
+    other = connect("moving")
+    other.begin()
+    attach.unsettled = Map([(tags[0], ACCEPTED.described()), (tags[1], None)])
+    other.send(attach)
+    resumed = [other.expect(Transfer), other.expect(Transfer)]
+    stolen = client.expect(Detach)
+
+    assert [(one.tag, one.resume, one.settled) for one in resumed] == [(tags[0], True, True), (tags[1], True, False)]
+    assert stolen.error is not None
+    assert stolen.error.condition == "amqp:link:stolen"
+
+
+def test_a_list_of_what_is_unsettled_need_not_be_complete(
+    connect: Connect, channel: BlockingChannel, queue: str
+) -> None:
+    _fill(channel, queue, 100)
+    attach = receiver("r", queue)
+    assert attach.source is not None
+    attach.source.expiry_policy = "never"
+    client = connect("piecemeal", max_frame_size=512)
+    client.begin()
+    client.send(attach, credit(0, 100))
+    tags = [client.expect(Transfer).tag for _ in range(100)]
+    remaining = list(tags)
+    while remaining:
+        client.send(Detach(0, False))
+        client.expect(Detach)
+        attach.unsettled = Map([(tag, ACCEPTED.described()) for tag in remaining[:20]])
+        attach.incomplete_unsettled = len(remaining) > 20
+        client.send(attach)
+        answer = client.expect(Attach)
+        assert answer.incomplete_unsettled == (len(remaining) > 20)
+        resumed = [client.expect(Transfer).tag for _ in range(20)]
+        assert resumed == remaining[:20]
+        remaining = remaining[20:]
+    client.send(Detach(0, True))
+    client.expect(Detach)
+
+    assert drain(channel, queue, 1, 0.5) == []
 
 
 # -- deliveries that go out ------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
     prepare(directory / "data", users)
     certificate, key = authority.sign("localhost", "server")
     options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(authority.path)]
-    running = Server(directory, options=[*options, "--amqps", "0"])
+    running = Server(directory, options=[*options, "--amqps", "0", "--mqtts", "0", "--https", "0"])
     running.start()
     yield running
     assert running.stop() == 0, running.log()

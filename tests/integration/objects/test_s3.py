@@ -75,6 +75,22 @@ def test_a_second_opener_fences_the_first_whose_commits_fail_and_nothing_confirm
     third.close()
 
 
+def test_an_idle_engine_learns_by_itself_that_another_has_taken_over(s3: S3) -> None:
+    first = ObjectEngine(s3.url, settings=QUICK)
+    second = ObjectEngine(s3.url, settings=QUICK)
+
+    def is_fenced() -> bool:
+        try:
+            first.poll()
+        except Fenced:
+            return True
+        return False
+
+    eventually(is_fenced)
+    first.close()
+    second.close()
+
+
 def test_while_the_store_is_away_commits_are_refused_and_it_goes_on_when_it_is_back(s3: S3) -> None:
     engine = ObjectEngine(s3.url, settings=IMPATIENT)
     first = appended(b"one", b"two")

@@ -1,6 +1,7 @@
-"""A standalone cluster on this machine: executors, driver and broker are killed while a query copies a queue.
+"""A standalone cluster on this machine, whose executors know nothing of us but what the command ships to them.
 
-Whatever is killed, what comes out equals what went in, each message once.
+Executors, driver and broker are killed under three pipelines at once. Whatever is killed, what comes out equals what
+went in, each message once.
 """
 
 import contextlib
@@ -9,40 +10,47 @@ import os
 import random
 import re
 import signal
+import site
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
 from headrace.spark.java import ensure_java
 from tests.integration.spark.conftest import Broker
 
-WAIT_SECONDS = 150.0
-DRIVER = """
-import sys
-from pyspark.sql import SparkSession
-
-master, url, checkpoint, once = sys.argv[1:]
-settings = {
-    "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.executor.cores": "1",
-    "spark.cores.max": "2", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
-    "spark.sql.shuffle.partitions": "2", "spark.task.maxFailures": "8",
-}
-builder = SparkSession.builder.master(master)
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-reader = spark.readStream.format("headrace").option("url", url).option("maxOffsetsPerTrigger", "60")
-frame = reader.option("minPartitions", "2").load("in").select("payload")
-writer = frame.writeStream.format("headrace").option("url", url).option("checkpointLocation", checkpoint)
-query = (writer.trigger(availableNow=True) if once == "once" else writer).start("out")
-print("started", flush=True)
-query.awaitTermination()
+WAIT_SECONDS = 300.0
+OURS = re.compile(r"_*editable.*|headrace.*|pyspark_headrace.*|.*\.pth", re.IGNORECASE)
+PIPELINES = """
+pipelines:
+  copy: {{from: in, to: out, schema: none, max_messages: 60, sql: SELECT payload FROM messages}}
+  keep: {{type: archive, from: in, to: {archive}, every: 1 second}}
+  split:
+    type: assign
+    from: in
+    every: 1 second
+    filters: {{some: "offset BETWEEN 100 AND 399", all: "offset >= 0"}}
 """
+
+
+def python_without_us(folder: Path) -> Path:
+    """A Python with all packages that are installed here, except ours."""
+    packages = folder / "packages"
+    packages.mkdir()
+    for place in site.getsitepackages():
+        for path in Path(place).iterdir():
+            if not OURS.fullmatch(path.name):
+                (packages / path.name).symlink_to(path)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
 
 
 class Cluster:
@@ -56,7 +64,8 @@ class Cluster:
             "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(python_without_us(folder)),
+            "PYTHONPATH": "",
         }
         self._processes: list[subprocess.Popen[bytes]] = []
         self._start("master.Master", "--port", "0")
@@ -96,15 +105,22 @@ class Cluster:
                     found += [int(pid) for pid in (task / "children").read_text().split()]
         return found
 
-    def driver(self, broker: Broker, checkpoint: Path, once: bool) -> subprocess.Popen[bytes]:
-        words = [self.master, broker.url, str(checkpoint), "once" if once else "on"]
+    def driver(self, file: Path, broker: Broker, *more: str) -> subprocess.Popen[bytes]:
+        """The command, as people start it, with its own code wherever that is."""
+        settings = {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.cores.max": "2",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.task.maxFailures": "8",
+        }
+        words = [sys.executable, "-m", "headrace", "pipeline", "run", str(file), "--url", broker.url, *more]
+        words += ["--master", self.master, *[word for pair in settings.items() for word in ("--conf", "=".join(pair))]]
+        environment = {**self.environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         with (self._folder / "driver.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", DRIVER, *words],
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                start_new_session=True,
+                words, stdout=log, stderr=log, env=environment, cwd=self._folder, start_new_session=True
             )
 
     def log(self) -> str:
@@ -126,9 +142,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     running.stop()
 
 
-def wait_for(broker: Broker, least: int, cluster: Cluster) -> None:
+def wait_for(broker: Broker, least: int, cluster: Cluster, driver: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while len(broker.payloads("out")) < least:
+        assert driver.poll() is None, cluster.log()
         assert time.monotonic() < deadline, cluster.log()
         time.sleep(0.1)
 
@@ -138,30 +155,51 @@ def kill_driver(driver: subprocess.Popen[bytes]) -> None:
     driver.wait(30)
 
 
-@pytest.mark.timeout(400)
+def archived(folder: Path) -> list[str]:
+    """The payloads in the files that Spark lists: others may be of steps that were cut short."""
+    logs = [path for path in (folder / "_spark_metadata").iterdir() if re.fullmatch(r"\d+(\.compact)?", path.name)]
+    lines = [line for path in logs for line in path.read_text().splitlines()[1:]]
+    files = sorted({json.loads(line)["path"] for line in lines})
+    tables = [pq.ParquetFile(unquote(urlsplit(file).path)).read(["payload"]) for file in files]
+    return [value.decode() for table in tables for value in table.column("payload").to_pylist()]
+
+
+def test_the_executors_python_cannot_import_us(tmp_path: Path) -> None:
+    python = python_without_us(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": ""}
+
+    for module, code in (("pyarrow", 0), ("headrace", 1), ("pyspark_headrace", 1)):
+        ended = subprocess.run([python, "-c", f"import {module}"], env=environment, capture_output=True, timeout=60)
+        assert ended.returncode == code, (module, ended.stderr)
+
+
+@pytest.mark.timeout(900)
 def test_what_comes_out_is_what_went_in_whatever_is_killed(cluster: Cluster, broker: Broker, tmp_path: Path) -> None:
     chance = random.Random(os.environ.get("HEADRACE_SEED", "7"))
     ports = {"http_port": broker.server.http_port, "amqp_port": broker.server.port}
-    checkpoint = tmp_path / "checkpoint"
-    broker.declare("out")
-    broker.publish("in", 300)
-    driver = cluster.driver(broker, checkpoint, once=False)
-    wait_for(broker, 60, cluster)
+    file = tmp_path / "pipelines.yaml"
+    file.write_text(PIPELINES.format(archive=tmp_path / "archive"))
+    broker.declare("out", "some", "all")
+    broker.publish("in", 150)
+    driver = cluster.driver(file, broker)
+    wait_for(broker, 60, cluster, driver)
 
     for pid in cluster.executors()[:1]:
         os.kill(pid, signal.SIGKILL)
-    broker.publish("in", 300, 300)
+    broker.publish("in", 150, 150)
     time.sleep(chance.uniform(0, 1))
     broker.server.kill()
     broker.server.start(**ports)
-    wait_for(broker, 360, cluster)
-    broker.publish("in", 300, 600)
+    wait_for(broker, 210, cluster, driver)
+    broker.publish("in", 150, 300)
     time.sleep(chance.uniform(0, 1))
     kill_driver(driver)
 
-    last = cluster.driver(broker, checkpoint, once=True)
+    last = cluster.driver(file, broker, "--once")
     assert last.wait(WAIT_SECONDS) == 0, cluster.log()
 
-    assert sorted(broker.payloads("out")) == sorted(f"in {number}" for number in range(900))
-    offsets = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    assert json.loads(offsets[-1].read_text().splitlines()[-1]) == {"in": 900}
+    wanted = [f"in {number}" for number in range(450)]
+    assert sorted(broker.payloads("out")) == sorted(wanted)
+    assert sorted(broker.payloads("all")) == sorted(wanted)
+    assert sorted(broker.payloads("some")) == sorted(wanted[100:400])
+    assert sorted(archived(tmp_path / "archive")) == sorted(wanted)

@@ -291,6 +291,25 @@ def test_the_last_message_of_every_key_is_left(spark: SparkSession, broker: Brok
         run_compact(spark, settings)
 
 
+def test_a_stream_is_compacted_in_its_place(spark: SparkSession, broker: Broker) -> None:
+    channel = broker.declare("prices", **{"x-queue-type": "stream"})
+    channel.queue_bind("prices", "amq.topic", "#")
+    for number in range(10):
+        channel.basic_publish("amq.topic", f"k{number % 3}", str(number).encode())
+    settings = CompactSettings(Endpoint(broker.url), "prices", "prices")
+
+    assert run_compact(spark, settings) == Compacted(10, 3)
+
+    assert broker.payloads("prices") == ["7", "8", "9"]
+    broker.wait_for_start("prices", 10)
+    channel.basic_publish("amq.topic", "k0", b"10")
+    assert run_compact(spark, settings) == Compacted(4, 3)
+    assert broker.payloads("prices") == ["7", "8", "10"]
+    broker.publish("work", 1)
+    with pytest.raises(Refused, match="queue 'work' is no stream"):
+        run_compact(spark, CompactSettings(Endpoint(broker.url), "work", "work"))
+
+
 def test_what_cannot_be_compacted_is_said(spark: SparkSession, broker: Broker) -> None:
     with pytest.raises(Refused, match="there is no queue 'prices'"):
         run_compact(spark, CompactSettings(Endpoint(broker.url), "prices", "now"))

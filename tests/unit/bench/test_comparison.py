@@ -62,6 +62,23 @@ def test_it_is_told_when_the_generator_was_the_limit() -> None:
     assert "the generator was the limit" not in shown([ROW])
 
 
+def test_all_columns_fit_into_a_small_terminal() -> None:
+    slow = {"p50": 23_456.0, "p99": 123_456.0}
+    results = [replace(each, rate=123456.0, server_us=123.4, latency_us=slow) for each in (ROW, PEER)]
+    output = io.StringIO()
+
+    Console(file=output, width=80).print(comparison_table(results))
+
+    assert max(len(line) for line in output.getvalue().splitlines()) <= 80
+    for words in ("123.5 k/s", "123.4 us", "23.5 ms", "123.5 ms", "4 MiB", "rabbitmq", "0.25x"):
+        assert words in output.getvalue()
+
+
+def test_it_is_told_when_other_programs_were_busy() -> None:
+    assert "other programs used up to 0.8 cores" in shown([replace(ROW, other_cores=0.8), PEER])
+    assert "other programs" not in shown([replace(ROW, other_cores=0.1), PEER])
+
+
 def test_the_record_has_every_result_and_the_machine() -> None:
     record = make_record([ROW, PEER], {"headrace": "1", "rabbitmq": "3.10"}, {"rounds": 1})
 

@@ -50,6 +50,16 @@ def test_a_message_that_comes_twice_in_different_reads_is_noticed() -> None:
     assert "twice" in ledger.complaint()
 
 
+def test_messages_that_were_consumed_before_are_not_missed() -> None:
+    ledger = Ledger(True, taken=(100, 40), lanes=2)
+    ledger.add(array("Q", [*lane(0, 100, 101), *lane(1, 100), *lane(3, 40, 41)]).tobytes())
+
+    assert ledger.complaint() == ""
+
+    ledger.add(array("Q", lane(2, 0)).tobytes())
+    assert "twice" in ledger.complaint()
+
+
 def test_who_shares_a_queue_gets_some_of_the_messages_in_order() -> None:
     assert entered(3, 7, 8, 20, is_exclusive=False).complaint() == ""
     assert "out of order" in entered(3, 8, 7, is_exclusive=False).complaint()

@@ -17,8 +17,8 @@ from headrace.config.document import Document
 from headrace.config.reference import page, schema
 from headrace.config.settings import Settings, root
 from headrace.config.table import Fault
-from headrace.core.configured import QUEUE
-from headrace.core.reconciling import definitions
+from headrace.core.configured import FILE_QUEUE
+from headrace.core.reconciling import wanted_queues
 from headrace.errors import Refused
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ def _load(text: str = "", environment: dict[str, str] | None = None, flags: Flag
         file = Path("conf/broker.yaml")
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-    return load(QUEUE, file, environment or {}, flags or {})
+    return load(FILE_QUEUE, file, environment or {}, flags or {})
 
 
 def _refusal(text: str = "", environment: dict[str, str] | None = None, flags: Flags | None = None) -> str:
@@ -47,7 +47,7 @@ def _refusal(text: str = "", environment: dict[str, str] | None = None, flags: F
 
 def _use(configuration: Configuration) -> None:
     try:
-        definitions(configuration.queues)
+        wanted_queues(configuration.queues)
     except Fault as fault:
         raise configuration.located(fault) from fault
 
@@ -64,9 +64,9 @@ def test_the_file_of_the_current_directory_is_read_unless_another_is_named() -> 
     Path("headrace.yaml").write_text("listeners: {amqp: 1}")
     Path("other.yaml").write_text("listeners: {amqp: 2}")
 
-    assert load(QUEUE, None, {}, {}).settings.listeners.amqp == 1
-    assert load(QUEUE, None, {"HEADRACE_CONFIG": "other.yaml"}, {}).settings.listeners.amqp == 2
-    assert load(QUEUE, Path("other.yaml"), {}, {}).settings.listeners.amqp == 2
+    assert load(FILE_QUEUE, None, {}, {}).settings.listeners.amqp == 1
+    assert load(FILE_QUEUE, None, {"HEADRACE_CONFIG": "other.yaml"}, {}).settings.listeners.amqp == 2
+    assert load(FILE_QUEUE, Path("other.yaml"), {}, {}).settings.listeners.amqp == 2
 
 
 def test_variables_win_over_the_file_and_flags_over_both() -> None:
@@ -153,6 +153,7 @@ def test_what_is_wrong_is_said_with_file_line_key_and_what_was_expected(text: st
         ("tls: {certificate: a}\n", "conf/broker.yaml:1", "both a certificate and its key"),
         ("tls: {authority: a}\n", "conf/broker.yaml:1", "both a certificate and its key"),
         ("listeners:\n  amqps: 5671\n", "conf/broker.yaml:2", "amqps needs a certificate"),
+        ("jwt:\n  keys: a\n  issuer: i\n", "conf/broker.yaml:2", "give issuer, audience and user_claim"),
         ("storage:\n  memory: true\n  data: x\n", "conf/broker.yaml:3", "nothing is kept in a directory"),
         ("listeners:\n  amqp: 7000\n  mqtt: 7000\n", "conf/broker.yaml:3", "mqtt and amqp cannot both have port 7000"),
     ],
@@ -172,7 +173,7 @@ def test_a_variable_that_is_wrong_is_named() -> None:
 
 def test_a_file_that_is_not_there_is_one_clear_line() -> None:
     with pytest.raises(Refused, match=r"the configuration nowhere\.yaml cannot be read: No such file"):
-        load(QUEUE, Path("nowhere.yaml"), {}, {})
+        load(FILE_QUEUE, Path("nowhere.yaml"), {}, {})
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="ab:- {}[]\n\"'&*!|>#0,", max_size=80).map(str.encode))
@@ -181,7 +182,7 @@ def test_no_file_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, 
     file.write_bytes(data)
 
     with contextlib.suppress(Refused):
-        definitions(load(QUEUE, file, {}, {}).queues)
+        wanted_queues(load(FILE_QUEUE, file, {}, {}).queues)
 
 
 def test_values_that_refer_to_themselves_are_refused() -> None:
@@ -203,7 +204,7 @@ def test_a_document_knows_the_line_of_what_is_missing() -> None:
 
 
 def test_the_schema_agrees_with_what_is_read() -> None:
-    described = schema(root(QUEUE))
+    described = schema(root(FILE_QUEUE))
     good = yaml.safe_load("listeners: {amqp: 0, http: 'off'}\nqueues: [{name: a, limits: {message_ttl: 1h}}]")
 
     jsonschema.Draft202012Validator.check_schema(described)
@@ -215,7 +216,7 @@ def test_the_schema_agrees_with_what_is_read() -> None:
 
 
 def test_defaults_in_the_schema_are_what_the_file_takes() -> None:
-    sections = schema(root(QUEUE))["properties"]
+    sections = schema(root(FILE_QUEUE))["properties"]
     assert isinstance(sections, dict)
     text = json.dumps(
         {
@@ -231,7 +232,7 @@ def test_defaults_in_the_schema_are_what_the_file_takes() -> None:
 
 
 def test_the_reference_page_is_what_the_settings_make_it() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == page(root(QUEUE)), "run scripts/reference"
+    assert (ROOT / "docs" / "configuration.md").read_text() == page(root(FILE_QUEUE)), "run scripts/reference"
 
 
 def test_the_example_of_the_reference_page_can_be_used() -> None:
@@ -239,7 +240,7 @@ def test_the_example_of_the_reference_page_can_be_used() -> None:
 
     configuration = _load(text.split("```yaml\n")[1].split("```")[0])
 
-    assert [definition.name for definition in definitions(configuration.queues)] == ["orders", "telemetry"]
+    assert [each.definition.name for each in wanted_queues(configuration.queues)] == ["orders", "telemetry", "orders"]
 
 
 def test_a_broker_without_a_file_does_not_load_yaml() -> None:

@@ -59,7 +59,7 @@ def test_guest_comes_in_from_this_machine_only(gate: Gate) -> None:
     (guest,) = gate.login("guest", b"guest", "127.0.0.1")
     assert guest is not None
     assert guest.user.is_administrator
-    assert gate.access.rights("guest", "/") is not None
+    assert gate.access.rights(gate.access.account("guest"), "/") is not None
 
     refused = gate.login("guest", b"guest", "10.0.0.1")
     gate.background.pass_time()
@@ -263,9 +263,9 @@ def test_a_certificate_of_no_user_is_refused(gate: Gate) -> None:
 
 def test_without_permission_there_is_no_way_in_and_taking_it_away_counts_at_once(gate: Gate) -> None:
     gate.add("ann")
-    assert gate.access.rights("ann", "/") is None
+    assert gate.access.rights(gate.access.account("ann"), "/") is None
     gate.access.put_permission(Permission("ann", "/", *ALL), must)
-    rights = gate.access.rights("ann", "/")
+    rights = gate.access.rights(gate.access.account("ann"), "/")
     assert rights is not None
     rights.check(WRITE, "exchange", "x")
 
@@ -273,7 +273,7 @@ def test_without_permission_there_is_no_way_in_and_taking_it_away_counts_at_once
 
     with pytest.raises(AccessRefused):
         rights.check(WRITE, "exchange", "x")
-    assert gate.access.rights("ann", "/") is None
+    assert gate.access.rights(gate.access.account("ann"), "/") is None
 
 
 def test_a_removed_user_is_told_to_go_and_leaves_no_permissions(gate: Gate) -> None:
@@ -281,12 +281,12 @@ def test_a_removed_user_is_told_to_go_and_leaves_no_permissions(gate: Gate) -> N
     gate.access.put_permission(Permission("ann", "/", *ALL), must)
     gate.access.put_topic_permission(TopicPermission("ann", "/", "amq.topic", "", ""), must)
     told: list[str] = []
-    gate.access.account("ann").on_removed.append(lambda: told.append("ann"))
+    gate.access.account("ann").on_removed["me"] = told.append
 
     gate.access.delete_user("ann", must)
     gate.engine.sync()
 
-    assert told == ["ann"]
+    assert told == ["user 'ann' is deleted"]
     assert [permission.user for permission in gate.access.permissions()] == ["guest"]
     assert gate.access.topic_permissions() == []
     with pytest.raises(NotFound, match="no user 'ann'"):
@@ -335,7 +335,7 @@ def test_a_change_that_cannot_be_stored_is_taken_back() -> None:
     assert [str(error) for error in errors] == ["the disk is full"] * 3
     assert [user.name for user in gate.access.users()] == ["ann", "guest"]
     assert gate.access.account("ann").user.limits == Limits()
-    assert gate.access.rights("guest", "/") is not None
+    assert gate.access.rights(gate.access.account("guest"), "/") is not None
 
 
 def test_the_hash_is_in_storage_and_the_password_is_not(gate: Gate) -> None:

@@ -84,3 +84,34 @@ def test_dead_letters_are_sent_back_from_an_offset_on(house: House) -> None:
 
     assert payloads(house, "$dlq/jobs") == ["one", "three"]
     assert payloads(house, "jobs") == ["two"]
+
+
+def test_a_browser_is_shown_what_is_there_then_what_comes_and_never_what_is_expired_or_not_due(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs"))
+    now_us = house.clock.now_us()
+    house.publish("jobs", "a")
+    house.publish("jobs", "expired", expires_us=now_us + 1)
+    house.publish("jobs", "later", not_before_us=now_us + 60_000_000)
+    house.publish("jobs", "b", "c")
+    shown: list[str] = []
+    ended: list[bool] = []
+    house.clock.advance(1)
+    browser = house.broker.browse(
+        "jobs",
+        lambda found: shown.extend([message.payload.decode() for _, message in found]),
+        None,
+        lambda: ended.append(True),
+    )
+    house.broker.allow_browser(browser, 2)
+    house.run()
+    assert shown == ["a", "b"]
+
+    house.broker.allow_browser(browser, 5)
+    house.run()
+    house.publish("jobs", "d")
+    assert shown == ["a", "b", "c", "d"]
+    assert house.broker.queue("jobs").messages >= 4
+
+    house.broker.delete("jobs")
+    house.run()
+    assert ended == [True]

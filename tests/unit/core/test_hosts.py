@@ -152,7 +152,7 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
     again = place.create("eu")
     with pytest.raises(NotFound):
         again.queue("q")
-    assert place.access.rights("guest", "eu") is None
+    assert place.access.rights(place.access.account("guest"), "eu") is None
     place.engine.close()
 
 

@@ -1,22 +1,25 @@
 """Turns on their way into storage: in order, one at a time, and what happens when storage does not take them."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event, Timer
 
 import pyarrow as pa
 import pytest
 
-from headrace.clock import ManualClock
+from headrace.clock import ManualClock, SystemClock
+from headrace.core.broker import Broker
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
 from headrace.core.line import HOLD_STEPS, HOLD_US
 from headrace.core.turn import Confirm
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
-from headrace.model import Message
+from headrace.model import Message, Source
 from headrace.storage.api import Commit, Done, Log
 from headrace.storage.group_state import ACKED, GroupState
+from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import FailingDisk
 from tests.house import House
@@ -511,3 +514,138 @@ def test_many_settlements_do_not_wait() -> None:
     house.turn()
 
     assert len(engine.committed) == stored + 1
+
+
+# -- ahead of the sync -------------------------------------------------------------------------------------------------
+
+
+class GateDisk(Disk):
+    """A disk whose syncs wait until the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.gate.set()
+
+    def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        assert self.gate.wait(10)
+        super().write_synced(fd, buffers, position)
+
+    def sync(self, fd: int) -> None:
+        assert self.gate.wait(10)
+        super().sync(fd)
+
+
+class Ahead:
+    """A broker over a disk whose syncs wait; `step` lets happen what needs no sync."""
+
+    def __init__(self, root: Path) -> None:
+        self.disk = GateDisk()
+        self.soon: list[Callable[[], None]] = []
+        self.engine = LocalEngine(root, disk=self.disk)
+        self.broker = Broker(self.engine, SystemClock(), self.soon.append)
+        self.told: list[str] = []
+
+    def declare(self, definition: QueueDefinition) -> None:
+        self.broker.declare(definition)
+        self.broker.drain()
+        self.publish("first", definition.name)  # makes the journal's first file
+        self.broker.drain()
+        self.told.clear()
+
+    def consume(self, queue: str, tells_offsets: bool = False, **options: object) -> Consumer:
+        consumer = Consumer("consumer", self._deliver)
+        consumer.tells_offsets = tells_offsets
+        self.broker.consume(queue, consumer, **options)  # type: ignore[arg-type]
+        return consumer
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self.told.append(delivery.message.payload.decode())
+            self.broker.settle(delivery, ACK)
+
+    def publish(self, text: str, queue: str) -> None:
+        message = Message(Source(queue), text.encode(), 1)
+        self.broker.publish(message, lambda error: self.told.append(f"{text} confirmed" if error is None else "no"))
+
+    def step(self) -> None:
+        for _ in range(5):
+            soon, self.soon[:] = list(self.soon), []
+            for call in soon:
+                call()
+            self.engine.poll()
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Iterator[Ahead]:
+    ahead = Ahead(tmp_path)
+    yield ahead
+    ahead.disk.gate.set()
+    ahead.engine.close()
+
+
+def test_a_work_queue_delivers_before_the_sync_and_confirms_after_it(ahead: Ahead) -> None:
+    ahead.declare(declared("q", durable=True))
+    ahead.consume("q")
+    ahead.step()
+    ahead.told.clear()
+    ahead.disk.gate.clear()
+
+    ahead.publish("a", "q")
+    ahead.step()
+    ahead.publish("b", "q")
+    ahead.step()
+    assert ahead.told == ["a", "b"]
+
+    ahead.disk.gate.set()
+    ahead.broker.drain()
+    assert ahead.told == ["a", "b", "a confirmed", "b confirmed"]
+    assert ahead.broker.queue("q").messages == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "stream"])
+def test_whoever_learns_offsets_gets_messages_only_when_they_are_synced(ahead: Ahead, kind: str) -> None:
+    ahead.declare(declared("q", durable=True, arguments={"x-queue-type": kind}))
+    ahead.consume("q", tells_offsets=True)
+    ahead.step()
+    ahead.broker.drain()
+    ahead.told.clear()
+    ahead.disk.gate.clear()
+
+    ahead.publish("a", "q")
+    ahead.step()
+    assert ahead.told == []
+
+    ahead.disk.gate.set()
+    ahead.broker.drain()
+    ahead.step()
+    assert sorted(ahead.told) == ["a", "a confirmed"]
+
+
+def test_one_that_learns_offsets_and_comes_later_waits_for_the_sync_too(ahead: Ahead) -> None:
+    ahead.declare(declared("q", durable=True))
+    ahead.disk.gate.clear()
+    ahead.publish("a", "q")
+    ahead.step()
+
+    ahead.consume("q", tells_offsets=True)
+    ahead.step()
+    assert ahead.told == []
+    assert ahead.broker.queue("q").safe_offset == 1
+
+    ahead.disk.gate.set()
+    ahead.broker.drain()
+    ahead.step()
+    assert sorted(ahead.told) == ["a", "a confirmed", "first"]
+    assert ahead.broker.queue("q").safe_offset == 2
+
+
+def test_draining_waits_until_what_ran_ahead_is_synced(ahead: Ahead) -> None:
+    ahead.declare(declared("q", durable=True))
+    ahead.disk.gate.clear()
+    ahead.publish("a", "q")
+    ahead.step()
+    Timer(0.05, ahead.disk.gate.set).start()
+
+    ahead.broker.drain()
+
+    assert ahead.told == ["a confirmed"]

@@ -5,13 +5,13 @@ import pytest
 from headrace.config.table import Fault
 from headrace.core.definition import declared
 from headrace.core.group import ACK
-from headrace.core.reconciling import Plan, definitions
+from headrace.core.reconciling import Plan, wanted_queues
 from tests.house import House
 from tests.unit.core.conftest import World
 
 
 def _reconcile(house: House, *entries: dict[str, object], may_drop: bool = False, is_start: bool = True) -> Plan:
-    plan = Plan(house.broker, definitions(entries), may_drop, is_start)
+    plan = Plan(house.broker, wanted_queues(entries), may_drop, is_start)
     plan.carry_out()
     house.run()
     return plan

@@ -27,7 +27,7 @@ from headrace.core.broker import Broker
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT, RELEASE
 from headrace.core.queue import Queue
-from headrace.core.rights import QUEUE, READ, Rights
+from headrace.core.rights import QUEUE, READ
 from headrace.core.topics import check_topic
 from headrace.errors import HeadraceError
 from headrace.model import Message
@@ -82,19 +82,21 @@ def _is_base64(text: str) -> bool:
 async def publish(call: Call) -> Response:
     """Returns once the message would survive a crash in every queue that took it."""
     host = call.path("vhost")
-    rights, broker = call.rights(host), call.broker(host)
-    found = draft(await call.section(), broker.codecs, call.visitor.name, call.site.clock.now_us())
-    return answer({"queues": await send(broker, rights, found)})
+    codecs = call.broker(host).codecs
+    found = draft(await call.section(), codecs, call.visitor.name, call.site.clock.now_us())
+    return answer({"queues": await send(call, host, found)})
 
 
-async def send(broker: Broker, rights: Rights, found: Draft) -> int:
+async def send(call: Call, host: str, found: Draft) -> int:
     """Publish a message; returns how many queues took it. Raises what they refuse it with."""
+    rights, broker = call.rights(host), call.broker(host)
     source = found.message.source
     if found.is_topic:
         check_topic(source.topic)
         rights.check_topic_publish(source.topic, source.client_id)
     else:
         rights.check_publish(source.exchange, source.topic, source.client_id)
+    call.meter(1, len(found.message.payload))
     taken = 0
 
     def start(confirm: Done) -> None:

@@ -117,6 +117,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Permission": table(
         ("user", "vhost", "configure", "write", "read"), user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT
     ),
+    "TopicPermission": table(
+        ("user", "vhost", "exchange", "write", "read"), user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT
+    ),
 }
 
 

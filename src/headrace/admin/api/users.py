@@ -10,7 +10,7 @@ from headrace.admin.pages import Call, done
 from headrace.admin.problems import BadRequest
 from headrace.admin.section import Section
 from headrace.admin.site import ADMINISTRATOR
-from headrace.core.rights import Permission
+from headrace.core.rights import Permission, TopicPermission
 from headrace.core.users import Limits, User
 from headrace.errors import Refused
 
@@ -25,6 +25,16 @@ def permission_to_json(permission: Permission) -> dict[str, object]:
         "user": permission.user,
         "vhost": permission.host,
         "configure": permission.configure,
+        "write": permission.write,
+        "read": permission.read,
+    }
+
+
+def topic_permission_to_json(permission: TopicPermission) -> dict[str, object]:
+    return {
+        "user": permission.user,
+        "vhost": permission.host,
+        "exchange": permission.exchange,
         "write": permission.write,
         "read": permission.read,
     }
@@ -108,9 +118,32 @@ async def delete_permission(call: Call) -> Response:
     return nothing()
 
 
+async def list_topic_permissions(call: Call) -> Response:
+    granted = call.site.access.topic_permissions()
+    found = {f"{entry.host}\n{entry.user}\n{entry.exchange}": entry for entry in granted}
+    page, following = after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return listed(page, following, lambda key: topic_permission_to_json(found[key]))
+
+
+async def put_topic_permission(call: Call) -> Response:
+    body = await call.section()
+    given = [body.text(name, "") for name in ("write", "read")]
+    body.check_all_read()
+    permission = TopicPermission(call.path("user"), call.path("vhost"), call.path("exchange"), *given)
+    await done(lambda tell: call.site.access.put_topic_permission(permission, tell))
+    return answer(topic_permission_to_json(permission))
+
+
+async def delete_topic_permission(call: Call) -> Response:
+    user, host, exchange = call.path("user"), call.path("vhost"), call.path("exchange")
+    await done(lambda tell: call.site.access.delete_topic_permissions(user, host, tell, exchange))
+    return nothing()
+
+
 _HOST: Final = "/vhosts/{vhost}"
 _USER: Final = "/users/{user}"
 _PERMISSION: Final = "/permissions/{vhost}/{user}"
+_TOPIC_PERMISSION: Final = "/topic-permissions/{vhost}/{user}/{exchange}"
 _LIMITS: Final = ("max-connections", "max-channels", "max-message-rate", "max-message-bytes")
 _NUMBER: Final = {"type": "integer"}
 _USER_BODY: Final = table(
@@ -153,6 +186,32 @@ OPERATIONS: Final = (
         _PERMISSION,
         delete_permission,
         "Let a user into a virtual host no more",
+        status=204,
+        needs=ADMINISTRATOR,
+    ),
+    Operation(
+        "GET",
+        "/topic-permissions",
+        list_topic_permissions,
+        "List topic permissions",
+        PAGED,
+        answer=page_of("TopicPermission"),
+        needs=ADMINISTRATOR,
+    ),
+    Operation(
+        "PUT",
+        _TOPIC_PERMISSION,
+        put_topic_permission,
+        "Bound a user to topics of an exchange",
+        body=table(write=TEXT, read=TEXT),
+        answer=ref("TopicPermission"),
+        needs=ADMINISTRATOR,
+    ),
+    Operation(
+        "DELETE",
+        _TOPIC_PERMISSION,
+        delete_topic_permission,
+        "Bound a user to topics of an exchange no more",
         status=204,
         needs=ADMINISTRATOR,
     ),

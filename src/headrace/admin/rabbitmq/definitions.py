@@ -6,11 +6,12 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.answers import answer, nothing
+from headrace.admin.api.users import permission_to_json, topic_permission_to_json
 from headrace.admin.pages import Call, done
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.exchanges import binding_row
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, flag, text
-from headrace.admin.rabbitmq.users import permission_row, tags_of, topic_row
+from headrace.admin.rabbitmq.users import tags_of
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
 from headrace.core.definition import QueueDefinition, declared
@@ -54,8 +55,8 @@ async def export(call: Call) -> Response:
             "product_version": call.site.version,
             "users": users,
             "vhosts": [{"name": name} for name in brokers],
-            "permissions": [permission_row(each) for each in access.permissions()],
-            "topic_permissions": [topic_row(each) for each in access.topic_permissions()],
+            "permissions": [permission_to_json(each) for each in access.permissions()],
+            "topic_permissions": [topic_permission_to_json(each) for each in access.topic_permissions()],
             "parameters": [],
             "global_parameters": [],
             **_topology(brokers, with_hosts=True),

@@ -114,7 +114,7 @@ async def delete_exchange(call: Call) -> Response:
 async def publish(call: Call) -> Response:
     """RabbitMQ's form of a message: flags and times among its properties."""
     host, name = call.path("vhost"), exchange_name(call.path("name"))
-    rights, broker = call.rights(host), call.broker(host)
+    codecs = call.broker(host).codecs
     body = await call.json()
     properties = body.get("properties") or {}
     if not isinstance(properties, dict):
@@ -132,8 +132,8 @@ async def publish(call: Call) -> Response:
         "properties": said,
         "expires_in_ms": int(expiration) if is_time else 0,
     }
-    found = draft(Section("the body", message), broker.codecs, call.visitor.name, call.site.clock.now_us())
-    return answer({"routed": await send(broker, rights, found) > 0})
+    found = draft(Section("the body", message), codecs, call.visitor.name, call.site.clock.now_us())
+    return answer({"routed": await send(call, host, found) > 0})
 
 
 # -- bindings

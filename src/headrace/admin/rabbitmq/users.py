@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from headrace.admin.answers import nothing
+from headrace.admin.api.users import permission_to_json, topic_permission_to_json, user_to_json
 from headrace.admin.pages import Call, done
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows, text
 from headrace.core.rights import Permission, TopicPermission
-from headrace.core.users import User
 from headrace.errors import NotFound, Refused
 
 
@@ -38,31 +38,6 @@ def host_row(call: Call, name: str) -> Row:
     }
 
 
-def user_row(user: User) -> Row:
-    """Without the hash: only an export of definitions has that."""
-    return {"name": user.name, "tags": list(user.tags), "limits": user.limits.to_json()}
-
-
-def permission_row(permission: Permission) -> Row:
-    return {
-        "user": permission.user,
-        "vhost": permission.host,
-        "configure": permission.configure,
-        "write": permission.write,
-        "read": permission.read,
-    }
-
-
-def topic_row(permission: TopicPermission) -> Row:
-    return {
-        "user": permission.user,
-        "vhost": permission.host,
-        "exchange": permission.exchange,
-        "write": permission.write,
-        "read": permission.read,
-    }
-
-
 def tags_of(body: Mapping[str, object]) -> list[str]:
     """Tags as a list, or as RabbitMQ's tools send them: with commas between. Raises BadRequest."""
     value = body.get("tags", "")
@@ -88,7 +63,7 @@ async def put_host(call: Call) -> Response:
     name = call.path("name")
     is_new = call.site.hosts.find(name) is None
     await done(lambda tell: call.site.hosts.create(name, tell))
-    if is_new:  # as RabbitMQ does: whoever makes it may use it
+    if is_new and call.visitor.account.grants is None:  # as RabbitMQ does: whoever makes it may use it
         everything = Permission(call.visitor.name, name, ".*", ".*", ".*")
         await done(lambda tell: call.site.access.put_permission(everything, tell))
     return nothing(201 if is_new else 204)
@@ -102,18 +77,18 @@ async def delete_host(call: Call) -> Response:
 async def permissions_of_host(call: Call) -> Response:
     name = call.path("name")
     call.broker(name)
-    return rows(call, [permission_row(each) for each in call.site.access.permissions() if each.host == name])
+    return rows(call, [permission_to_json(each) for each in call.site.access.permissions() if each.host == name])
 
 
 # -- users
 
 
 async def list_users(call: Call) -> Response:
-    return rows(call, [user_row(user) for user in call.site.access.users()])
+    return rows(call, [user_to_json(user) for user in call.site.access.users()])
 
 
 async def show_user(call: Call) -> Response:
-    return row(call, user_row(call.site.access.account(call.path("name")).user))
+    return row(call, user_to_json(call.site.access.account(call.path("name")).user))
 
 
 async def put_user(call: Call) -> Response:
@@ -145,30 +120,34 @@ async def delete_user(call: Call) -> Response:
 
 async def permissions_of_user(call: Call) -> Response:
     name = call.site.access.account(call.path("name")).name
-    return rows(call, [permission_row(each) for each in call.site.access.permissions() if each.user == name])
+    return rows(call, [permission_to_json(each) for each in call.site.access.permissions() if each.user == name])
 
 
 async def topic_permissions_of_user(call: Call) -> Response:
     name = call.site.access.account(call.path("name")).name
-    return rows(call, [topic_row(each) for each in call.site.access.topic_permissions() if each.user == name])
+    return rows(
+        call, [topic_permission_to_json(each) for each in call.site.access.topic_permissions() if each.user == name]
+    )
 
 
 async def whoami(call: Call) -> Response:
-    return row(call, {"name": call.visitor.name, "tags": sorted(call.visitor.tags), "is_internal_user": True})
+    visitor = call.visitor
+    is_stored = not visitor.account.expires_us
+    return row(call, {"name": visitor.name, "tags": sorted(visitor.tags), "is_internal_user": is_stored})
 
 
 # -- permissions
 
 
 async def list_permissions(call: Call) -> Response:
-    return rows(call, [permission_row(each) for each in call.site.access.permissions()])
+    return rows(call, [permission_to_json(each) for each in call.site.access.permissions()])
 
 
 async def show_permission(call: Call) -> Response:
     user, host = call.path("user"), call.path("vhost")
     for permission in call.site.access.permissions():
         if (permission.user, permission.host) == (user, host):
-            return row(call, permission_row(permission))
+            return row(call, permission_to_json(permission))
     raise NotFound(f"user '{user}' has no permissions in vhost '{host}'")
 
 
@@ -187,7 +166,7 @@ async def delete_permission(call: Call) -> Response:
 
 
 async def list_topic_permissions(call: Call) -> Response:
-    return rows(call, [topic_row(each) for each in call.site.access.topic_permissions()])
+    return rows(call, [topic_permission_to_json(each) for each in call.site.access.topic_permissions()])
 
 
 async def show_topic_permissions(call: Call) -> Response:
@@ -195,7 +174,7 @@ async def show_topic_permissions(call: Call) -> Response:
     found = [each for each in call.site.access.topic_permissions() if (each.user, each.host) == (user, host)]
     if not found:
         raise NotFound(f"user '{user}' has no topic permissions in vhost '{host}'")
-    return rows(call, [topic_row(each) for each in found])
+    return rows(call, [topic_permission_to_json(each) for each in found])
 
 
 async def put_topic_permission(call: Call) -> Response:

@@ -1,4 +1,4 @@
-"""`headrace pipeline compact`: the last message of every key, in a stream of its own."""
+"""`headrace pipeline compact`: the last message of every key, in the place of all or in a stream of its own."""
 
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from headrace.cli.words import count, examples
 def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
+            "headrace pipeline compact --from prices",
             "headrace pipeline compact --from prices --to prices-now",
             "headrace pipeline compact --from telemetry --to latest --key header:device",
             "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
@@ -30,8 +31,9 @@ def add_to(app: typer.Typer) -> None:
 def compact(
     source: Annotated[str, typer.Option("--from", help="The queue to read, usually a stream.")],
     to: Annotated[
-        str, typer.Option(metavar="QUEUE", help="The stream for the last messages; made if it is not there.")
-    ],
+        str,
+        typer.Option(metavar="QUEUE", help="A stream for the last messages, made if it is not there; else in place."),
+    ] = "",
     key: Annotated[
         str, typer.Option(help="What messages are told apart by: routing_key, header:NAME or json:PATH.")
     ] = "routing_key",
@@ -40,9 +42,9 @@ def compact(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
-    """Store the last message of every key of a queue in another stream, all at once."""
+    """Have a stream keep the last message of every key, or store these in another stream; all at once."""
     with spark_session(master, conf) as spark:
         from headrace.spark.pipelines.compact import CompactSettings, run_compact
 
-        done = run_compact(spark, CompactSettings(endpoint(url, vhost), source, to, key))
-        typer.echo(f"{to}: {count(done.kept, 'message')} of {done.messages:,}")
+        done = run_compact(spark, CompactSettings(endpoint(url, vhost), source, to or source, key))
+        typer.echo(f"{to or source}: {count(done.kept, 'message')} of {done.messages:,}")

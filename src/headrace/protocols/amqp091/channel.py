@@ -25,6 +25,7 @@ class Channel:
         self.number = number
         self.publisher = Publisher(link, number)
         self.subscriptions = Subscriptions(link, number, self.publisher)
+        self.subscriptions.end_channel = self.end
         self._declarations = Declarations(link)
         self.is_closing = False
         """Whether we closed it and wait for the client to say that it knows."""
@@ -97,6 +98,10 @@ class Channel:
         if error is None:
             self._reply(commands.Tx.CommitOk)
             return
+        self.end(error)
+
+    def end(self, error: HeadraceError) -> None:
+        """Close the channel for what is wrong with it, or the connection where it is more than that."""
         if not ends_channel_only(error):
             self._link.end(error)
             return

@@ -33,15 +33,13 @@ from headrace.protocols.amqp091.methods import decode_method
 from headrace.protocols.amqp091.properties import decode_properties
 
 _FRAME: Final = struct.Struct(">BHI")
-_U32: Final = struct.Struct(">I")
 _CONTENT: Final = struct.Struct(">HHQ")
-_ACK: Final = struct.Struct(">QB")
 _ACK_FRAME: Final = struct.Struct(">BHIIQBB")
 _DELIVER_START: Final = struct.Struct(">BHII")
-_TAG: Final = struct.Struct(">QB")
 _HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
 _BODY_FRAME: Final = struct.Struct(">BBHI")
 _END: Final = bytes([FRAME_END])
+_MARKS: Final = (b"\0", b"\1")
 HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
 
 # Publishers repeat themselves: what was read once is looked up, not read again. 0.4 us a message instead of 2.5.
@@ -118,7 +116,10 @@ class Decoder:
         most = self.frame_max - FRAME_OVERHEAD
         contents = self._contents
         while size - at >= FRAME_OVERHEAD:
-            kind, channel, length = _FRAME.unpack_from(data, at)
+            # Byte by byte: 0.21 us for a whole publish, compiled, instead of 0.81 with struct; interpreted 2.0 and 1.2.
+            kind = data[at]
+            channel = data[at + 1] << 8 | data[at + 2]
+            length = data[at + 3] << 24 | data[at + 4] << 16 | data[at + 5] << 8 | data[at + 6]
             if length > most:
                 raise ProtocolError(FRAME_ERROR, f"a frame of {length} bytes is larger than the agreed {most}")
             start = at + 7
@@ -159,20 +160,21 @@ class Decoder:
         size = len(data)
         if size - at < 22 + FRAME_OVERHEAD:
             return at
-        kind, number, length, class_id, _, body_size = _HEADER_FRAME.unpack_from(data, at)
-        end = at + 7 + length
-        if kind != HEADER or number != channel or class_id != BASIC or size - end < FRAME_OVERHEAD + 1:
+        end = at + 7 + _u32(data, at + 3)
+        if data[at] != HEADER or _u16(data, at + 1) != channel or size - end < FRAME_OVERHEAD + 1:
             return at
         raw = data[at + 19 : end]
         said = self._said.get(raw)
         if said is None or data[end] != FRAME_END:
             return at
-        kind, number, length = _FRAME.unpack_from(data, end + 1)
+        length = _u32(data, end + 4)
         start = end + 8
-        stop: int = start + length
-        if kind != BODY or number != channel or length != body_size or not length or stop >= size:
+        stop = start + length
+        if data[end + 1] != BODY or _u16(data, end + 2) != channel or not length or stop >= size:
             return at
         if data[stop] != FRAME_END or length > self.frame_max - FRAME_OVERHEAD:
+            return at
+        if _u16(data, at + 7) != BASIC or _u32(data, at + 11) or _u32(data, at + 15) != length:
             return at
         events.append(Publish(channel, route, raw, said, data[start:stop]))
         return stop + 1
@@ -186,10 +188,9 @@ class Decoder:
             return
         if len(payload) < 4:
             raise ProtocolError(FRAME_ERROR, "a method frame is too short for a method")
-        index = _U32.unpack_from(payload)[0]
+        index = _u32(payload, 0)
         if index == BASIC_ACK and len(payload) == 13:
-            tag, bits = _ACK.unpack_from(payload, 4)
-            events.append(Ack(channel, tag, bits & 1 == 1))
+            events.append(Ack(channel, _u32(payload, 4) << 32 | _u32(payload, 8), payload[12] & 1 == 1))
         elif index == BASIC_PUBLISH:
             self._contents[channel] = _Content(self._route(payload))
         else:
@@ -251,6 +252,14 @@ class Decoder:
         events.append(Publish(channel, content.route, content.properties, content.said, body))
 
 
+def _u16(data: bytes, at: int) -> int:
+    return data[at] << 8 | data[at + 1]
+
+
+def _u32(data: bytes, at: int) -> int:
+    return data[at] << 24 | data[at + 1] << 16 | data[at + 2] << 8 | data[at + 3]
+
+
 def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
     """basic.ack to a publisher: confirmed."""
     return _ACK_FRAME.pack(METHOD, channel, 13, BASIC_ACK, tag, multiple, FRAME_END)
@@ -258,34 +267,46 @@ def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
 
 @final
 class DeliverEncoder:
-    """Writes basic.deliver and its content for one consumer; what is the same each time is written once."""
+    """Writes basic.deliver and its content for one consumer; what is as it was the last time is not written again."""
 
-    __slots__ = ("_after", "_before", "_channel", "_source", "_tag")
+    __slots__ = ("_after", "_before", "_channel", "_middle", "_properties", "_size", "_source", "_tag")
 
     def __init__(self, channel: int, consumer_tag: str) -> None:
         self._channel = channel
         self._tag = encode_shortstr(consumer_tag)
         self._source: Source | None = None
         self._before = b""
+        """Up to the delivery tag."""
         self._after = b""
+        """From behind the mark of a redelivery to the end of the method."""
+        self._properties = b""
+        self._size = -1
+        self._middle = b""
+        """From the mark, of a first delivery, to a body of that size in one frame."""
 
     def encode(
         self, source: Source, delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, frame_max: int
     ) -> bytes:
         if source is not self._source:
-            self._source = source
-            exchange, key = key_of(source)
-            self._after = encode_shortstr(exchange) + encode_shortstr(key) + _END
-            size = 4 + len(self._tag) + 9 + len(self._after) - 1
-            self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+            self._take_source(source)
         size = len(body)
-        channel = self._channel
-        head = _HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC, 0, size)
-        tag = _TAG.pack(delivery_tag, redelivered)
-        if 0 < size <= frame_max - FRAME_OVERHEAD:
-            piece = _BODY_FRAME.pack(FRAME_END, BODY, channel, size)
-            return b"".join((self._before, tag, self._after, head, properties, piece, body, _END))
-        return b"".join((self._before, tag, self._after, head, properties, _END, _bodies(channel, body, frame_max)))
+        tag = delivery_tag.to_bytes(8, "big")
+        if redelivered or not 0 < size <= frame_max - FRAME_OVERHEAD:
+            content = encode_content(self._channel, properties, body, frame_max)
+            return b"".join((self._before, tag, _MARKS[redelivered], self._after, content))
+        if size != self._size or properties != self._properties:
+            head = _HEADER_FRAME.pack(HEADER, self._channel, 12 + len(properties), BASIC, 0, size)
+            piece = _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
+            self._middle = b"".join((_MARKS[False], self._after, head, properties, piece))
+            self._size, self._properties = size, properties
+        return b"".join((self._before, tag, self._middle, body, _END))
+
+    def _take_source(self, source: Source) -> None:
+        exchange, key = key_of(source)
+        self._after = encode_shortstr(exchange) + encode_shortstr(key) + _END
+        size = 4 + len(self._tag) + 9 + len(self._after) - 1
+        self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+        self._source, self._size = source, -1
 
 
 def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:

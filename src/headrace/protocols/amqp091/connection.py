@@ -88,7 +88,7 @@ class Connection(Handler):
         if link is not None:
             link.broker.on_flow.remove(self._on_flow)
             link.broker.on_dissolved.remove(self._on_dissolved)
-            link.account.on_removed.remove(self._on_removed)
+            link.account.on_removed.pop(self, None)
             link.account.disconnect()
             link.broker.release_owner(self)
 
@@ -183,8 +183,12 @@ class Connection(Handler):
             self._send_raw(encode_method(0, commands.Connection.CloseOk))
             if self._wire is not None:
                 self._wire.close()
-        elif isinstance(method, commands.Connection.UpdateSecret):
-            self._send_raw(encode_method(0, commands.Connection.UpdateSecretOk))
+        elif (
+            isinstance(method, commands.Connection.UpdateSecret)
+            and self._link is not None
+            and self._handshake is not None
+        ):
+            self._handshake.renew(self._link, method, lambda: len(self._channels))
         elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             return
         elif self._link is not None or self._handshake is None:
@@ -198,7 +202,7 @@ class Connection(Handler):
                 link.end = lambda error: self._end(error, None)
                 link.broker.on_flow.append(self._on_flow)
                 link.broker.on_dissolved.append(self._on_dissolved)
-                link.account.on_removed.append(self._on_removed)
+                link.account.on_removed[self] = self._on_removed
 
     def _open_channel(self, number: int, channel: Channel | None) -> None:
         assert self._link is not None
@@ -279,9 +283,9 @@ class Connection(Handler):
             name = self._link.host.name
             self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{name}' is deleted"), None)
 
-    def _on_removed(self) -> None:
+    def _on_removed(self, why: str) -> None:
         if self._link is not None:
-            self._end(ProtocolError(CONNECTION_FORCED, f"user '{self._link.account.name}' is deleted"), None)
+            self._end(ProtocolError(CONNECTION_FORCED, why), None)
 
     # -- small things ------------------------------------------------------------------------------------------------
 

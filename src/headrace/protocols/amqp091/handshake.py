@@ -8,6 +8,7 @@ from pamqp import base, commands
 from headrace.core.access import Access
 from headrace.core.account import Account
 from headrace.core.hosts import Hosts
+from headrace.core.logins import Login
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.frames import (
@@ -155,7 +156,7 @@ class Handshake:
         host = self._server.find_host(name)
         if host is None:
             raise ProtocolError(NOT_ALLOWED, f"vhost {name} not found")
-        rights = self._server.access.rights(account.name, name)
+        rights = self._server.access.rights(account, name)
         if rights is None:
             raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}'")
         if not account.connect():
@@ -168,6 +169,29 @@ class Handshake:
         self._send(commands.Connection.OpenOk)
         self._wire.keep_alive(self.heartbeat)
         return link
+
+    def renew(self, link: Link, method: commands.Connection.UpdateSecret, channels: Callable[[], int]) -> None:
+        """Go on with another token of the same user; who came with a password has nothing to renew."""
+        if not link.account.expires_us:
+            self._send(commands.Connection.UpdateSecretOk)
+            return
+        secret: object = method.new_secret  # as above
+        assert isinstance(secret, bytes)
+        login = Login(link.account.name, secret, self._wire.address, self._wire.is_loopback)
+        self._server.access.login(login, lambda account: self._renewed(link, account, channels()))
+
+    def _renewed(self, link: Link, account: Account | None, channels: int) -> None:
+        former, owner = link.account, link.owner
+        if owner not in former.on_removed:  # the connection has ended meanwhile
+            return
+        rights = None if account is None else self._server.access.rights(account, link.host.name)
+        if account is None or rights is None or account.name != former.name:
+            self._refuse(ProtocolError(NOT_ALLOWED, f"the new secret is none of user '{former.name}' in this vhost"))
+            return
+        former.hand_over(account, channels)
+        account.on_removed[owner] = former.on_removed.pop(owner)
+        link.account, link.rights = account, rights
+        self._send(commands.Connection.UpdateSecretOk)
 
     def _send(self, kind: type[base.Frame], **fields: object) -> None:
         self._wire.send(encode_method(0, kind, fields))

@@ -65,6 +65,7 @@ class Subscription:
     def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """The consumer that core is given."""
         consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
+        consumer.tells_offsets = self.is_stream or self.is_addressed
         self.consumer = consumer
         self.expects_acks = not no_ack
         return consumer
@@ -81,7 +82,7 @@ class Subscription:
         tag = tags.last
         is_held = self.expects_acks
         is_plain = not (self.is_stream or self.is_quorum or self.is_addressed)
-        encode = self._encoder.encode
+        encoder = self._encoder
         frame_max = link.frame_max
         out: list[bytes] = []
         for delivery in deliveries:
@@ -92,7 +93,7 @@ class Subscription:
                 tags.unsettled[tag] = delivery
             is_as_sent = is_plain and source.encoding == AMQP091
             properties = message.properties if is_as_sent else self._adorned(delivery)
-            out.append(encode(source, tag, delivery.redelivered, properties, message.payload, frame_max))
+            out.append(encoder.encode(source, tag, delivery.redelivered, properties, message.payload, frame_max))
         tags.last = tag
         link.wire.send(b"".join(out))
 
@@ -131,23 +132,9 @@ class Subscription:
         if self.is_stream:
             properties.headers[STREAM_OFFSET] = delivery.offset
             properties.headers["x-stream-timestamp"] = message.timestamp_us // 1000
-            properties.headers.update(_work_headers(delivery))
+            if isinstance(delivery.group, StreamGroup):
+                properties.headers.update(delivery.group.work_headers(delivery.offset))
         return encode_properties(properties)
-
-
-def _work_headers(delivery: Delivery) -> dict[str, object]:
-    """How far the stream's primary work group is, for readers that follow it."""
-    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
-    if progress is None:
-        return {}
-    primary, committed = progress
-    is_done = delivery.offset < committed
-    return {
-        "x-work-group": primary,
-        "x-work-committed-offset": committed,
-        "x-work-acked": is_done,
-        "x-primary-group-processed": is_done,
-    }
 
 
 def own_properties(broker: Broker, message: Message) -> bytes:

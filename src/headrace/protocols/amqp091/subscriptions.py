@@ -1,6 +1,7 @@
 """The consuming side of a channel: consume, cancel, get, settle, recover, prefetch. Deliveries: subscription.py."""
 
 import secrets
+from collections.abc import Callable
 from typing import Final, final
 
 from pamqp import commands
@@ -12,7 +13,7 @@ from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
 from headrace.core.topology import key_of
-from headrace.errors import PreconditionFailed, ProtocolError, Refused
+from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
@@ -41,6 +42,8 @@ class Subscriptions:
         self._is_flowing = True
         self.staged: list[tuple[int, Delivery, int]] | None = None
         """What a transaction has settled so far: tag, delivery, outcome. None outside transactions."""
+        self.end_channel: Callable[[HeadraceError], None] = _nothing
+        """Ends the channel, for what goes wrong later than what asked for it."""
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -107,7 +110,8 @@ class Subscriptions:
             queue, key_filter = address.queue, address.key
             if queue not in self._link.broker.topology.queues:
                 self._link.broker.declare(QueueDefinition(queue, EPHEMERAL, durable=False))
-        kind = self._link.broker.queue(queue, self._link.owner).definition.kind
+        definition = self._link.broker.queue(queue, self._link.owner).definition
+        kind = definition.kind
         subscription = Subscription(self._link, self._channel, tag, queue, self._tags)
         group = _text(arguments, "x-consumer-group")
         subscription.is_addressed = is_address_given or bool(group)
@@ -120,6 +124,8 @@ class Subscriptions:
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
         consumer = subscription.open(self._prefetch, method.no_ack, priority, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
+        if definition.has_consumer_timeout and not subscription.is_addressed:
+            consumer.overdue = lambda: self._overdue(definition.lease_ms)
         self._link.broker.consume(
             queue,
             consumer,
@@ -196,6 +202,17 @@ class Subscriptions:
                 commands.Basic.Cancel,
                 {"consumer_tag": subscription.consumer_tag, "nowait": True},
             )
+
+    def _overdue(self, timeout_ms: int) -> None:
+        """A consumer did not acknowledge in time: its channel ends, as RabbitMQ's does."""
+        if self._publisher.is_closed:
+            return
+        self.end_channel(
+            PreconditionFailed(
+                f"delivery acknowledgement on channel {self._channel} timed out. Timeout value used: {timeout_ms} ms. "
+                "The argument x-consumer-timeout of the queue sets another"
+            )
+        )
 
     def close(self) -> None:
         """The channel ends: consumers go, and everything unsettled goes back in line."""
@@ -299,6 +316,10 @@ class Subscriptions:
             self._link.broker.settle(delivery, outcome)
         except Refused:
             return  # its time ran out and another has it, or its consumer left: nothing is left to settle
+
+
+def _nothing(error: HeadraceError) -> None:
+    return
 
 
 def _no_deliveries(deliveries: list[Delivery]) -> None:

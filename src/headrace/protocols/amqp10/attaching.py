@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.protocols.amqp10.addresses import MANAGEMENT, PATHS, QUEUE, TOPIC, Node, parse_node, queue_path
 from headrace.protocols.amqp10.conditions import ends_link_only, error_for
+from headrace.protocols.amqp10.consuming import Subscription
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
 from headrace.protocols.amqp10.frames import (
     INVALID_FIELD,
@@ -16,13 +17,15 @@ from headrace.protocols.amqp10.frames import (
 from headrace.protocols.amqp10.incoming import IncomingLink, Sink
 from headrace.protocols.amqp10.link import Link
 from headrace.protocols.amqp10.management import ManagementSink
-from headrace.protocols.amqp10.outgoing import OutgoingLink
-from headrace.protocols.amqp10.own_queues import kept_subscription, own_queue, own_topic
+from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink
+from headrace.protocols.amqp10.own_queues import has_subscription, kept_subscription, own_queue, own_topic
 from headrace.protocols.amqp10.performatives import Attach, Detach
 from headrace.protocols.amqp10.publishing import Publisher, check_target
-from headrace.protocols.amqp10.states import RELEASED, State
-from headrace.protocols.amqp10.subscribing import origin_of, take_over
-from headrace.protocols.amqp10.termini import Coordinator, Target
+from headrace.protocols.amqp10.resuming import go_on, recall, say_unsettled, take_over
+from headrace.protocols.amqp10.states import RELEASED
+from headrace.protocols.amqp10.subscribing import origin_of
+from headrace.protocols.amqp10.termini import Coordinator, Source, Target
+from headrace.protocols.amqp10.terminus_store import StoredSource
 from headrace.protocols.amqp10.types import Map
 
 if TYPE_CHECKING:
@@ -67,21 +70,29 @@ def _answer(attach: Attach) -> Attach:
 
 
 def _attach_incoming(session: "Session", attach: Attach) -> Link:
-    peer = session.peer
+    peer, suspended = session.peer, session.peer.host.suspended
+    key = (peer.container_id, attach.name)
+    suspended.make_way(key, False)
+    kept = suspended.sender(key)
+    if attach.target is None and kept is not None:
+        attach.target = kept.terminus
     target = attach.target
-    answer = _answer(attach)
-    answer.max_message_size = MAX_MESSAGE_BYTES
     if target is None:
         raise ProtocolError(INVALID_FIELD, f"the link {attach.name[:64]!r} has no target")
+    answer = _answer(attach)
+    answer.max_message_size = MAX_MESSAGE_BYTES
     if isinstance(target, Coordinator):
         answer.target = Coordinator(["amqp:local-transactions", "amqp:multi-txns-per-ssn"])
-        sink: Sink = CoordinatorSink(session.transactions)
+        link = IncomingLink(session, attach, CoordinatorSink(session.transactions))
     else:
-        sink = _sink(session, target)
-    link = IncomingLink(session, attach, sink)
+        link = IncomingLink(session, attach, _sink(session, target))
+        suspended.sender_attached(link, target)
+        link.is_exact = target.is_exact
+        if kept is not None:
+            suspended.resume_sender(key)
+            go_on(link, kept, attach)
     if attach.receiver_settles == RECEIVER_SECOND:
-        link.states = peer.host.suspended.take_states(peer.container_id, attach.name)
-        answer.unsettled = _unsettled(link.states)
+        say_unsettled(answer, link.states, peer.frame_max)
     session.send(answer.encode())
     link.grant()
     return link
@@ -107,10 +118,15 @@ def _sink(session: "Session", target: Target) -> Sink:
 
 
 def _attach_outgoing(session: "Session", attach: Attach) -> Link:
-    peer = session.peer
+    peer, suspended = session.peer, session.peer.host.suspended
+    key = (peer.container_id, attach.name)
+    suspended.make_way(key, True)
+    if attach.source is None:
+        kept = suspended.receiver(key)
+        if kept is None or has_subscription(peer, attach.name):
+            return _attach_kept(session, attach)
+        attach.source = kept.terminus
     source = attach.source
-    if source is None:
-        return _attach_kept(session, attach)
     if attach.sender_settles == SENDER_MIXED:
         attach.sender_settles = SENDER_UNSETTLED
     answer = _answer(attach)
@@ -119,24 +135,34 @@ def _attach_outgoing(session: "Session", attach: Attach) -> Link:
     origin = origin_of(session, attach, source)
     link = OutgoingLink(session, attach, origin)
     origin.open(link)
-    kept = peer.host.suspended.resume(peer.container_id, attach.name)
+    suspended.receiver_attached(link, _stored(origin, source))
+    kept = suspended.resume_receiver(key)
     if kept is not None and attach.unsettled is not None:
-        answer.unsettled = _unsettled({sent.tag.to_bytes(4): sent.state for sent in kept.unsettled})
+        recall(kept, attach.unsettled)
+        say_unsettled(answer, {sent.tag_bytes: sent.state for sent in kept.unsettled}, peer.frame_max)
     session.send(answer.encode())
     if kept is not None:
-        take_over(link, kept, attach.unsettled)
+        take_over(link, kept, attach)
     return link
+
+
+def _stored(origin: Origin, source: Source) -> StoredSource | None:
+    """What is stored of a source that is to be durable; None where nothing is: its messages would be gone too."""
+    consumer = origin.consumer
+    group = consumer.group if consumer is not None else None
+    if not source.durable or not source.lasts or group is None or not group.queue.durable:
+        return None
+    return StoredSource(source, group.queue.name, group.name)
 
 
 def _attach_kept(session: "Session", attach: Attach) -> Link:
-    origin, source = kept_subscription(session.peer, attach.name)
+    """A durable subscription that is looked up to be ended: nothing is delivered, and it holds nothing any more."""
+    origin, attach.source = kept_subscription(session.peer, attach.name)
     answer = _answer(attach)
-    answer.source = source
     link = OutgoingLink(session, attach, origin)
     origin.open(link)
+    kept = session.peer.host.suspended.resume_receiver(link.key)
+    if kept is not None and isinstance(kept.origin, Subscription):
+        kept.origin.give_back()
     session.send(answer.encode())
     return link
-
-
-def _unsettled(states: dict[bytes, State | None]) -> Map:
-    return Map([(tag, None if state is None else state.described()) for tag, state in states.items()])

@@ -29,11 +29,30 @@ from headrace.protocols.amqp10.states import ACCEPTED as ACCEPTED_STATE
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
 _DELIVERY: Final = struct.Struct(">IBBH4sBBBIBIBBIBBB")
+_LONG_TAGGED: Final = struct.Struct(">IBBH4sBBBIBIBBQBBB")
 _ACCEPTED_FRAME: Final = struct.Struct(">IBBH4sBBBBIBIB4s")
 _TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
+_QUICK_BYTES: Final = 24
+"""A frame that has so many has all bytes that are looked at before a transfer's tag."""
+
+
+def _flags() -> dict[bytes, tuple[int, bool | None, bool]]:
+    """What may follow a transfer's tag: format 0, settled, more. How many fields that is, and what they say."""
+    format_zero, settled = b"\x43\x40", {0x41: True, 0x42: False, 0x40: None}
+    found: dict[bytes, tuple[int, bool | None, bool]] = {b"": (0, None, False)}
+    for zero in format_zero:
+        found[bytes([zero])] = (1, None, False)
+        for code, is_settled in settled.items():
+            found[bytes((zero, code))] = (2, is_settled, False)
+            for more in settled:
+                found[bytes((zero, code, more))] = (3, is_settled, more == 0x41)
+    return found
+
+
+_FLAGS: Final = _flags()
 
 
 @final
@@ -152,70 +171,36 @@ class Decoder:
 def _quick_transfer(data: bytes, start: int, end: int, channel: int) -> Transfer | None:
     """A transfer with its first six fields at most, in their usual forms; None where it is not as simple as that.
 
-    1.1 us; through the fields of a list it is 6.
+    Through the fields of a list it takes five times as long.
     """
     stop = start + 5 + data[start + 4]
     count = data[start + 5]
-    if stop > end or not 1 <= count <= 6:
+    if stop > end or end - start < _QUICK_BYTES or not 1 <= count <= 6:
         return None
     at = start + 6
-    code = data[at]
-    if code == 0x43:
-        handle = 0
+    if data[at] == 0x43:
+        transfer = Transfer(channel, 0)
         at += 1
-    elif code == 0x52 and at + 1 < stop:
-        handle = data[at + 1]
+    elif data[at] == 0x52:
+        transfer = Transfer(channel, data[at + 1])
         at += 2
     else:
         return None
-    transfer = Transfer(channel, handle)
-    if count > 1 and at < stop:
-        code = data[at]
-        if code == 0x52 and at + 1 < stop:
-            transfer.id = data[at + 1]
-            at += 2
-        elif code == 0x70 and at + 4 < stop:
-            transfer.id = _U32.unpack_from(data, at + 1)[0]
-            at += 5
-        elif code == 0x43:
-            transfer.id = 0
-            at += 1
-        elif code == 0x40:
+    if count > 1:
+        transfer.id, at = _quick_uint(data, at)
+    if count > 2 and at < stop:
+        if data[at] == 0xA0:
+            tag, at = at + 2, at + 2 + data[at + 1]
+            transfer.tag = data[tag:at]
+        elif data[at] == 0x40:
             at += 1
         else:
             return None
-    if count > 2 and at + 1 < stop:
-        code = data[at]
-        if code == 0xA0:
-            size = data[at + 1]
-            transfer.tag = data[at + 2 : at + 2 + size]
-            at += 2 + size
-        elif code == 0x40:
-            at += 1
-        else:
-            return None
-    if count > 3 and at < stop:
-        code = data[at]
-        if code != 0x43 and code != 0x40:
-            return None
-        at += 1
-    if count > 4 and at < stop:
-        code = data[at]
-        if code == 0x42 or code == 0x41:
-            transfer.settled = code == 0x41
-        elif code != 0x40:
-            return None
-        at += 1
-    if count > 5 and at < stop:
-        code = data[at]
-        if code == 0x41:
-            transfer.more = True
-        elif code != 0x42 and code != 0x40:
-            return None
-        at += 1
-    if at != stop:
+    flags = _FLAGS.get(data[at:stop])
+    if flags is None or at > stop or flags[0] != (count - 3 if count > 3 else 0):
         return None
-    transfer.payload = data[at:end]
+    _, transfer.settled, transfer.more = flags
+    transfer.payload = data[stop:end]
     return transfer
 
 
@@ -229,8 +214,10 @@ def _quick_disposition(data: bytes, start: int, end: int, channel: int) -> Dispo
         return None
     at += 1
     first, at = _quick_uint(data, at)
+    if first < 0 or end - at < 5:
+        return None
     last, at = _quick_uint(data, at)
-    if first < 0 or end - at < 5 or data[at] not in (0x41, 0x42, 0x40):
+    if end - at < 5 or data[at] not in (0x41, 0x42, 0x40):
         return None
     settled = data[at] == 0x41
     if at + 5 != end or start + 5 + data[start + 4] != end or data[start + 5] != 5:
@@ -247,7 +234,7 @@ def _quick_uint(data: bytes, at: int) -> tuple[int, int]:
         return _U32.unpack_from(data, at + 1)[0], at + 5
     if code == 0x43:
         return 0, at + 1
-    return -1, at + 1 if code == 0x40 else len(data)
+    return -1, at + 1 if code == 0x40 else len(data) + 1
 
 
 def encode_frame(channel: int, performative: bytes, payload: bytes = b"") -> bytes:
@@ -271,14 +258,16 @@ def encode_accepted(channel: int, is_receiver: bool, first: int, last: int, sett
 
 @final
 class TransferEncoder:
-    """Writes the deliveries of one link, in as many frames as they need."""
+    """Writes the deliveries of one link, in as many frames as they need; their tags have four bytes or eight."""
 
-    __slots__ = ("_channel", "_handle", "_most")
+    __slots__ = ("_channel", "_handle", "_layout", "_most", "_tag_bytes")
 
-    def __init__(self, channel: int, handle: int, frame_max: int) -> None:
+    def __init__(self, channel: int, handle: int, frame_max: int, has_long_tags: bool = False) -> None:
         self._channel = channel
         self._handle = handle
-        self._most = frame_max - _DELIVERY.size
+        self._layout = _LONG_TAGGED if has_long_tags else _DELIVERY
+        self._tag_bytes = 8 if has_long_tags else 4
+        self._most = frame_max - self._layout.size
 
     def encode(self, number: int, tag: int, settled: bool, message: bytes) -> list[bytes]:
         """The frames of one delivery."""
@@ -294,20 +283,20 @@ class TransferEncoder:
         return frames
 
     def _head(self, number: int, tag: int, done: int, more: int, size: int) -> bytes:
-        return _DELIVERY.pack(
-            _DELIVERY.size + size,
+        return self._layout.pack(
+            self._layout.size + size,
             2,
             AMQP,
             self._channel,
             _TRANSFER,
-            20,
+            16 + self._tag_bytes,
             6,
             0x70,
             self._handle,
             0x70,
             number,
             0xA0,
-            4,
+            self._tag_bytes,
             tag,
             0x43,
             done,

@@ -68,6 +68,7 @@ _OF_LINK: Final = frozenset(
         frames.NOT_IMPLEMENTED,
         frames.INVALID_FIELD,
         frames.NOT_FOUND,
+        frames.RESOURCE_LIMIT,
         frames.UNAUTHORIZED,
     }
 )

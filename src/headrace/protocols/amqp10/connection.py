@@ -150,7 +150,7 @@ class Connection(Handler):
         if peer is not None:
             peer.broker.on_flow.remove(self._on_flow)
             peer.broker.on_dissolved.remove(self._on_dissolved)
-            peer.account.on_removed.remove(self._on_removed)
+            peer.account.on_removed.pop(self, None)
             peer.account.disconnect()
             peer.host.suspended.connection_closed(self)
             peer.host.containers.leave(peer.container_id)
@@ -311,7 +311,7 @@ class Connection(Handler):
         self._transactions = Transactions(peer)
         peer.broker.on_flow.append(self._on_flow)
         peer.broker.on_dissolved.append(self._on_dissolved)
-        account.on_removed.append(self._on_removed)
+        account.on_removed[self] = self._on_removed
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
@@ -323,7 +323,7 @@ class Connection(Handler):
         host = self._server.find_host(name)
         if host is None:
             raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
-        rights = self._server.access.rights(account.name, name)
+        rights = self._server.access.rights(account, name)
         if rights is None:
             raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
         if not account.connect():
@@ -411,9 +411,9 @@ class Connection(Handler):
         if self._peer is not None:
             self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{self._peer.host.name}' is deleted"))
 
-    def _on_removed(self) -> None:
+    def _on_removed(self, why: str) -> None:
         if self._peer is not None:
-            self._end(ProtocolError(CONNECTION_FORCED, f"user '{self._peer.account.name}' is deleted"))
+            self._end(ProtocolError(CONNECTION_FORCED, why))
 
     def _meter(self, peer: Peer) -> None:
         """A user that sends more than it may is not heard for a while."""

@@ -130,7 +130,8 @@ class Subscription(Origin):
         if self.is_stream:
             said[STREAM_OFFSET] = delivery.offset
             said["x-stream-timestamp"] = delivery.message.timestamp_us // 1000
-            said.update(_work_said(delivery))
+            if isinstance(delivery.group, StreamGroup):
+                said.update(delivery.group.work_headers(delivery.offset))
         more = Map([(name, from_neutral(value)) for name, value in said.items()])
         head.application = annotated(old.application or Map(), more)
         return head.encode()
@@ -157,8 +158,8 @@ class Subscription(Origin):
             self.broker.cancel(consumer, keep=True)
             self.former.append(consumer)
 
-    def end(self, is_closed: bool) -> None:
-        self.leave()
+    def give_back(self) -> None:
+        """What this link and those before it held goes back in line."""
         broker = self.broker
         for consumer in self.former:
             group = consumer.group
@@ -166,6 +167,11 @@ class Subscription(Origin):
             if self.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
                 broker.delete_group(self.queue, group.name)
         self.former.clear()
+
+    def end(self, is_closed: bool) -> None:
+        self.leave()
+        self.give_back()
+        broker = self.broker
         if self.deletes_queue and (is_closed or not self.stays):
             try:
                 broker.delete(self.queue, owner=self._owner)
@@ -177,6 +183,11 @@ class Subscription(Origin):
         link = self.link
         if link is not None:
             link.detach(ProtocolError(RESOURCE_DELETED, f"the queue '{self.queue}' was deleted"))
+
+
+def consumer_name(key: tuple[str, str]) -> str:
+    """The consumer of a link, as its queue's group knows it: also after a restart."""
+    return "/".join(key)[:255]
 
 
 def route_of(message: Message) -> dict[str, object]:
@@ -222,18 +233,3 @@ def _noted(broker: Broker, message: Message, notes: dict[str, object]) -> Messag
         message.expires_us,
         message.not_before_us,
     )
-
-
-def _work_said(delivery: Delivery) -> dict[str, object]:
-    """How far the stream's primary work group is, for readers that follow it."""
-    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
-    if progress is None:
-        return {}
-    primary, committed = progress
-    is_done = delivery.offset < committed
-    return {
-        "x-work-group": primary,
-        "x-work-committed-offset": committed,
-        "x-work-acked": is_done,
-        "x-primary-group-processed": is_done,
-    }

@@ -18,7 +18,7 @@ from headrace.protocols.amqp10.frames import (
 )
 from headrace.protocols.amqp10.link import Link
 from headrace.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
-from headrace.protocols.amqp10.states import State
+from headrace.protocols.amqp10.states import ACCEPTED, State
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session
@@ -71,7 +71,13 @@ class IncomingLink(Link):
         self._tags: dict[int, bytes] = {}
         """The tags of deliveries that the sender has to settle first."""
         self.states: dict[bytes, State | None] = {}
-        """What became of those, by tag: what a resumed link has to tell."""
+        """What became of those, by tag: what a resumed link has to tell; None while it is not known."""
+        self.is_exact = False
+        """Whether it is stored which tags were accepted, so that it is known after a restart too."""
+        self._numbers: dict[bytes, int] = {}
+        """By which number each tag that is not decided yet was resumed."""
+        self.heir: IncomingLink | None = None
+        """The link that goes on for this one."""
 
     def grant(self) -> None:
         """Let the sender send."""
@@ -144,9 +150,8 @@ class IncomingLink(Link):
     def _take(self, first: Transfer, settled: bool, message: bytes) -> None:
         if not settled and (self._settles_second or first.receiver_settles == RECEIVER_SECOND):
             assert first.tag is not None
-            if first.resume and (known := self.states.get(first.tag)) is not None:
-                self._expect(first.id, first.tag, known)
-                self.session.answer(first.id, known, False)
+            if first.resume and first.tag in self.states:
+                self._resume(first.id, first.tag)
                 return
             self._expect(first.id, first.tag, None)
         self._sink.take(self, Incoming(first, settled, message))
@@ -156,15 +161,44 @@ class IncomingLink(Link):
         self.states[tag] = state
         self.session.received[number] = self
 
+    def _resume(self, number: int, tag: bytes) -> None:
+        """It came before: say what became of it, now or when it is known."""
+        known = self.states[tag]
+        self._expect(number, tag, known)
+        if known is None:
+            self._numbers[tag] = number
+        else:
+            self.session.answer(number, known, False)
+
+    def published(self, number: int) -> None:
+        """The delivery was just published; if it is stored, so is its tag."""
+        tag = self._tags.get(number) if self.is_exact else None
+        if tag is not None:
+            self.peer.host.suspended.store.accept(self.key, tag)
+
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def done(self, number: int, state: State) -> None:
         """Tell the sender what became of a delivery."""
         tag = self._tags.get(number)
         if tag is not None:
-            self.states[tag] = state
+            is_asked_for = self.heir is None or tag in self.states
+            if is_asked_for:
+                self.states[tag] = state
+            if self.is_exact and (state is not ACCEPTED or not is_asked_for):
+                self.peer.host.suspended.store.forget(self.key, tag)
         if not self.is_over:
             self.session.answer(number, state, tag is None)
+        elif self.heir is not None and tag is not None:
+            self.heir.inherit(tag, state)
+
+    def inherit(self, tag: bytes, state: State) -> None:
+        """What a link before this one was waiting for is known now."""
+        number = self._numbers.pop(tag, None)
+        if self.heir is not None:
+            self.heir.inherit(tag, state)
+        elif number is not None and not self.is_over:
+            self.session.answer(number, state, False)
 
     def settle(self, number: int, disposition: Disposition) -> None:
         """The sender knows what became of it, and so we need not."""
@@ -172,8 +206,13 @@ class IncomingLink(Link):
             self.session.received.pop(number, None)
             tag = self._tags.pop(number, None)
             if tag is not None:
-                self.states.pop(tag, None)
+                self.forget(tag)
             self._grant_more()
+
+    def forget(self, tag: bytes) -> None:
+        """Its sender will not ask for it again."""
+        if self.states.pop(tag, None) is ACCEPTED and self.is_exact:
+            self.peer.host.suspended.store.forget(self.key, tag)
 
     # -- flow and end ------------------------------------------------------------------------------------------------
 
@@ -191,8 +230,11 @@ class IncomingLink(Link):
         self._drop()
         for number in self._tags:
             self.session.received.pop(number, None)
-        if not is_closed and self.states:
-            self.peer.host.suspended.keep_states(self)
+        suspended = self.peer.host.suspended
+        if is_closed or not suspended.keep_sender(self):
+            suspended.closed(self, False)
+            for tag in list(self.states):
+                self.forget(tag)
         self._sink.end(is_closed)
 
     def abandon(self) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _SERIAL: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
+_BY_OFFSET: Final = 1 << 63
+"""Set in tags that are made from offsets: those have eight bytes, the others four."""
 
 
 @final
@@ -29,6 +31,20 @@ class Sent:
         self.delivery = delivery
         self.state: State | None = None
 
+    @property
+    def tag_bytes(self) -> bytes:
+        return self.tag.to_bytes(8 if self.tag & _BY_OFFSET else 4)
+
+
+def offset_tag(delivery: Delivery) -> int:
+    """A tag that is the same after a restart: where the message is in its log, and which attempt it is."""
+    return _BY_OFFSET | (delivery.offset & 0x7FFFFFFFFFFF) << 16 | delivery.attempts & 0xFFFF
+
+
+def place_in(tag: int) -> int:
+    """What such a tag says of the message alone: the same for all attempts; 0 for another tag."""
+    return tag >> 16 if tag & _BY_OFFSET else 0
+
 
 class Origin(ABC):
     """Where what goes out on a link comes from."""
@@ -37,6 +53,8 @@ class Origin(ABC):
     """Whom core delivers to for it, if anybody."""
     queue = ""
     """The queue that it is, if it is one."""
+    tags_by_offset = False
+    """Whether deliveries are known again by their tags after a restart."""
 
     @abstractmethod
     def open(self, link: "OutgoingLink") -> None:
@@ -66,7 +84,7 @@ class OutgoingLink(Link):
     def __init__(self, session: "Session", attach: Attach, origin: Origin) -> None:
         super().__init__(session, attach)
         self.origin = origin
-        self._encoder = TransferEncoder(session.channel, attach.handle, session.peer.frame_max)
+        self._encoder = TransferEncoder(session.channel, attach.handle, session.peer.frame_max, origin.tags_by_offset)
         self._is_settled = attach.sender_settles == SENDER_SETTLED
         source = attach.source
         default = outcome_in(source.default_outcome) if source is not None else None
@@ -77,6 +95,8 @@ class OutgoingLink(Link):
         self._has_sent = False
         self.last_tag = 0
         self.unsettled: dict[int, Sent] = {}
+        self.dormant: list[Sent] = []
+        """What is unsettled and waits for another attach, as its receiver's list of it was not complete."""
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -84,9 +104,10 @@ class OutgoingLink(Link):
         """Send whole messages; without deliveries nobody is told what becomes of them."""
         session = self.session
         most = self.attach.max_message_size
-        encode = self._encoder.encode
+        encoder = self._encoder
         out: list[bytes] = []
         settled = self._is_settled
+        by_offset = self.origin.tags_by_offset
         for at, message in enumerate(messages):
             if most and len(message) > most:
                 session.send_transfers(out)
@@ -94,11 +115,14 @@ class OutgoingLink(Link):
                 self.detach(ProtocolError(MESSAGE_SIZE_EXCEEDED, error))
                 return
             number = session.next_delivery_id()
-            self.last_tag = self.last_tag + 1 & _SERIAL
+            if by_offset and deliveries is not None:
+                tag = offset_tag(deliveries[at])
+            else:
+                tag = self.last_tag = self.last_tag + 1 & _SERIAL
             if not settled:
-                self.unsettled[number] = Sent(self.last_tag, None if deliveries is None else deliveries[at])
+                self.unsettled[number] = Sent(tag, None if deliveries is None else deliveries[at])
                 session.sent[number] = self
-            out += encode(number, self.last_tag, settled, message)
+            out += encoder.encode(number, tag, settled, message)
         count = len(messages)
         self._credit -= count
         self._delivery_count = self._delivery_count + count & _SERIAL
@@ -109,7 +133,7 @@ class OutgoingLink(Link):
         """Send again, under its tag, what was unsettled when the link was detached."""
         transfer = Transfer(self.session.channel, self.handle)
         transfer.id = self.session.next_delivery_id()
-        transfer.tag = sent.tag.to_bytes(4)
+        transfer.tag = sent.tag_bytes
         transfer.settled = settled
         transfer.state = sent.state
         transfer.resume = True
@@ -198,11 +222,14 @@ class OutgoingLink(Link):
 
     def end(self, is_closed: bool) -> None:
         self._forget_all()
-        if is_closed or not self.peer.host.suspended.keep(self):
+        suspended = self.peer.host.suspended
+        if is_closed or not suspended.keep_receiver(self):
+            suspended.closed(self, True)
             self.origin.end(is_closed)
 
     def abandon(self) -> None:
         self._forget_all()
+        self.peer.host.suspended.closed(self, True)
         self.origin.end(False)
 
     def _forget_all(self) -> None:

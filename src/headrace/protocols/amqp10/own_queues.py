@@ -102,8 +102,7 @@ def kept_subscription(peer: "Peer", link: str) -> tuple[Subscription, Source]:
 
     That is how one is looked up to be ended: by closing the link. Raises NotFound, AccessRefused.
     """
-    named = [_name(peer, link, []), _name(peer, link, [_SHARED]), _name(peer, link, [_SHARED, _GLOBAL])]
-    here = [name for name in named if name in peer.broker.topology.queues]
+    here = _subscriptions(peer, link)
     if not here:
         raise NotFound(f"no subscription '{link[:128]}' of the container '{peer.container_id[:128]}'")
     queue = peer.broker.queue(here[0], peer.owner)
@@ -114,6 +113,17 @@ def kept_subscription(peer: "Peer", link: str) -> tuple[Subscription, Source]:
     source.durable = UNSETTLED_STATE
     source.expiry_policy = NEVER
     return subscription, source
+
+
+def has_subscription(peer: "Peer", link: str) -> bool:
+    """Whether there is such a subscription."""
+    return bool(_subscriptions(peer, link))
+
+
+def _subscriptions(peer: "Peer", link: str) -> list[str]:
+    """The queues of the subscriptions that a link may mean by its name: its own, or one that it shares."""
+    named = [_name(peer, link, []), _name(peer, link, [_SHARED]), _name(peer, link, [_SHARED, _GLOBAL])]
+    return [name for name in named if name in peer.broker.topology.queues]
 
 
 def _name(peer: "Peer", link: str, capabilities: list[str]) -> str:

@@ -23,11 +23,11 @@ class Host:
 
     __slots__ = ("broker", "containers", "name", "suspended")
 
-    def __init__(self, name: str, broker: Broker, suspended: Suspended) -> None:
+    def __init__(self, name: str, broker: Broker, clock: Clock) -> None:
         self.name = name
         self.broker = broker
         self.containers = Containers()
-        self.suspended = suspended
+        self.suspended = Suspended(clock, broker)
 
 
 @final
@@ -42,6 +42,8 @@ class Server:
         self._met: dict[str, Host] = {}
         self.access = access
         self.version = version
+        for name in hosts.names():
+            self.find_host(name)  # what was kept is held before anybody else takes it
 
     def find_host(self, name: str) -> Host | None:
         """The virtual host of that name, None when there is none."""
@@ -50,7 +52,7 @@ class Server:
             return None
         host = self._met.get(name)
         if host is None or host.broker is not broker:
-            host = self._met[name] = Host(name, broker, Suspended(self._clock))
+            host = self._met[name] = Host(name, broker, self._clock)
         return host
 
     def tick(self) -> None:

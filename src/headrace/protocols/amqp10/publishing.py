@@ -107,6 +107,8 @@ class Publisher(Sink):
             link.done(delivery.number, Rejected(error_for(error)))
             return
         if confirm is not None:
+            if count or is_topic:
+                link.published(delivery.number)
             self._awaiting.append((link, delivery.number, count > 0 or is_topic))
 
     def _confirmed(self, error: HeadraceError | None) -> None:

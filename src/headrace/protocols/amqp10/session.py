@@ -20,7 +20,6 @@ from headrace.protocols.amqp10.frames import (
     HANDLE_MAX,
     INCOMING_WINDOW,
     OUTGOING_WINDOW,
-    STOLEN,
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
 )
@@ -89,7 +88,7 @@ class Session:
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is that of another link")
         for link in self.links():
             if link.name == attach.name and link.attach.is_receiver == attach.is_receiver:
-                link.detach(ProtocolError(STOLEN, f"the link {attach.name[:64]!r} was attached again"))
+                link.steal()
         self._detached.discard(attach.handle)
         made = attach_link(self, attach)
         if made is None:

@@ -8,10 +8,9 @@ from headrace.core import rights
 from headrace.core.address import effective_group, group_of_client, parse_address
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer
-from headrace.core.group import RELEASE
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import READ
-from headrace.errors import ProtocolError, Refused
+from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.addresses import (
     ADDRESS,
     ANONYMOUS,
@@ -25,17 +24,14 @@ from headrace.protocols.amqp10.addresses import (
     queue_path,
 )
 from headrace.protocols.amqp10.browsing import Browsing
-from headrace.protocols.amqp10.consuming import Subscription
+from headrace.protocols.amqp10.consuming import Subscription, consumer_name
 from headrace.protocols.amqp10.filters import Wanted, wanted_of
 from headrace.protocols.amqp10.frames import INVALID_FIELD, SENDER_SETTLED
 from headrace.protocols.amqp10.management import Replies
-from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink, Sent
+from headrace.protocols.amqp10.outgoing import Origin
 from headrace.protocols.amqp10.own_queues import bound_subscription, own_queue
 from headrace.protocols.amqp10.performatives import Attach
-from headrace.protocols.amqp10.states import outcome_in, state_of
-from headrace.protocols.amqp10.suspended import SuspendedLink
-from headrace.protocols.amqp10.termini import Source
-from headrace.protocols.amqp10.types import Described, Map
+from headrace.protocols.amqp10.termini import UNSETTLED_STATE, Source
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.peer import Peer
@@ -68,6 +64,7 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     subscription.is_stream = peer.broker.queue(subscription.queue, peer.owner).definition.is_stream
     if source.distribution_mode == _COPY and node.kind == QUEUE and not subscription.is_stream:
         return Browsing(peer.broker, subscription.queue, subscription.tells_route, wanted, peer.owner)
+    subscription.tags_by_offset = source.durable == UNSETTLED_STATE and not subscription.is_stream
     group = wanted.group
     if not group:
         group = _own_group(subscription, peer, wanted, key_filter) if subscription.is_stream else DEFAULT_GROUP
@@ -78,9 +75,10 @@ def _consume(
     peer: "Peer", subscription: Subscription, attach: Attach, wanted: Wanted, group: str, key_filter: str
 ) -> Subscription:
     is_settled = attach.sender_settles == SENDER_SETTLED
-    name = f"{peer.container_id}/{attach.name}"[:255]
+    name = consumer_name((peer.container_id, attach.name))
     consumer = Consumer(name, subscription.deliver, 0, is_settled, wanted.priority, owner=peer.owner)
     consumer.allowance = 0
+    consumer.tells_offsets = subscription.is_stream or subscription.is_addressed
     consumer.selector = wanted.selector
     consumer.cancelled = subscription.cancelled
     peer.broker.consume(
@@ -122,39 +120,3 @@ def _own_group(subscription: Subscription, peer: "Peer", wanted: Wanted, key_fil
         return name
     subscription.forgets_group = True
     return f"{name}-{secrets.token_urlsafe(9)}"
-
-
-def take_over(link: OutgoingLink, kept: SuspendedLink, known: Map | None) -> None:
-    """Go on where a link of that name was detached; `known` is what the receiver has not settled, by tag.
-
-    AMQP 1.0 [2.6.13]: what it has decided is settled so, what it still has is resumed, the rest goes back in line.
-    """
-    origin, former = link.origin, kept.link.origin
-    if not isinstance(origin, Subscription) or not isinstance(former, Subscription):
-        former.end(False)
-        return
-    origin.former += former.former
-    former.former = []
-    link.last_tag = kept.link.last_tag
-    states = {bytes(tag): state for tag, state in (known or Map()).pairs if isinstance(tag, bytes)}
-    for sent in kept.unsettled:
-        tag = sent.tag.to_bytes(4)
-        if tag in states:
-            _resume(link, origin, sent, states[tag])
-        elif sent.delivery is not None:
-            try:
-                link.peer.broker.settle(sent.delivery, RELEASE)
-            except Refused:
-                continue  # its time ran out meanwhile
-
-
-def _resume(link: OutgoingLink, origin: Subscription, sent: Sent, value: object) -> None:
-    delivery = sent.delivery
-    assert delivery is not None
-    outcome = outcome_in(state_of(value if isinstance(value, Described) else None))
-    if outcome is None:
-        link.resume(sent, origin.rendered(delivery), False)
-        return
-    origin.settled(delivery, outcome)
-    sent.state = outcome
-    link.resume(sent, b"", True)

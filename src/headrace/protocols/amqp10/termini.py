@@ -17,23 +17,10 @@ CONFIGURATION: Final = 1
 UNSETTLED_STATE: Final = 2
 
 
-@final
-class Source:
-    """Where messages of a link come from."""
+class Terminus:
+    """What both ends of a link have in common."""
 
-    __slots__ = (
-        "address",
-        "capabilities",
-        "default_outcome",
-        "distribution_mode",
-        "durable",
-        "dynamic",
-        "expiry_policy",
-        "filter",
-        "node_properties",
-        "outcomes",
-        "timeout",
-    )
+    __slots__ = ("address", "capabilities", "durable", "dynamic", "expiry_policy", "node_properties", "timeout")
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address
@@ -43,20 +30,55 @@ class Source:
         """Seconds that the terminus is kept after its expiry policy says that it is over."""
         self.dynamic = False
         self.node_properties = Map()
-        self.distribution_mode = ""
-        self.filter = Map()
-        self.default_outcome: State | None = None
-        self.outcomes: list[str] = []
         self.capabilities: list[str] = []
 
-    def described(self) -> Described:
-        fields: list[object] = [
+    @property
+    def stays(self) -> bool:
+        """Whether anything is left of the link when it is detached."""
+        return self.expiry_policy != LINK_DETACH or self.timeout > 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether anything is left of the link when its connection is lost."""
+        return self.expiry_policy == NEVER or self.timeout > 0
+
+    def read(self, fields: Fields) -> None:
+        """Take the first fields, which sources and targets share, from a list. Raises ProtocolError."""
+        self.address = fields.text(0, "address")
+        self.durable = fields.number(1, "durable")
+        self.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
+        self.timeout = fields.number(3, "timeout")
+        self.dynamic = fields.flag(4, "dynamic")
+        self.node_properties = fields.table(5, "dynamic-node-properties")
+
+    def values(self) -> list[object]:
+        """Those fields."""
+        return [
             self.address,
             uint(self.durable),
             Symbol(self.expiry_policy),
             uint(self.timeout),
             self.dynamic,
             self.node_properties if self.node_properties.pairs else None,
+        ]
+
+
+@final
+class Source(Terminus):
+    """Where messages of a link come from."""
+
+    __slots__ = ("default_outcome", "distribution_mode", "filter", "outcomes")
+
+    def __init__(self, address: str | None = None) -> None:
+        super().__init__(address)
+        self.distribution_mode = ""
+        self.filter = Map()
+        self.default_outcome: State | None = None
+        self.outcomes: list[str] = []
+
+    def described(self) -> Described:
+        fields: list[object] = [
+            *self.values(),
             symbol(self.distribution_mode or None),
             self.filter if self.filter.pairs else None,
             None if self.default_outcome is None else self.default_outcome.described(),
@@ -67,31 +89,18 @@ class Source:
 
 
 @final
-class Target:
+class Target(Terminus):
     """Where messages of a link go to."""
 
-    __slots__ = ("address", "capabilities", "durable", "dynamic", "expiry_policy", "node_properties", "timeout")
+    __slots__ = ()
 
-    def __init__(self, address: str | None = None) -> None:
-        self.address = address
-        self.durable = NOT_DURABLE
-        self.expiry_policy = SESSION_END
-        self.timeout = 0
-        self.dynamic = False
-        self.node_properties = Map()
-        self.capabilities: list[str] = []
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is stored by its tag what was accepted here."""
+        return self.durable == UNSETTLED_STATE and self.lasts
 
     def described(self) -> Described:
-        fields: list[object] = [
-            self.address,
-            uint(self.durable),
-            Symbol(self.expiry_policy),
-            uint(self.timeout),
-            self.dynamic,
-            self.node_properties if self.node_properties.pairs else None,
-            symbols(self.capabilities),
-        ]
-        return Described(ULong(frames.TARGET), fields)
+        return Described(ULong(frames.TARGET), [*self.values(), symbols(self.capabilities)])
 
 
 @final
@@ -113,12 +122,8 @@ def source_of(value: Described | None) -> Source | None:
     if values is None:
         return None
     fields = Fields("a source", values)
-    source = Source(_address(fields))
-    source.durable = fields.number(1, "durable")
-    source.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
-    source.timeout = fields.number(3, "timeout")
-    source.dynamic = fields.flag(4, "dynamic")
-    source.node_properties = fields.table(5, "dynamic-node-properties")
+    source = Source()
+    source.read(fields)
     source.distribution_mode = fields.text(6, "distribution-mode") or ""
     source.filter = fields.table(7, "filter")
     source.default_outcome = state_of(fields.described(8, "default-outcome"))
@@ -136,18 +141,10 @@ def target_of(value: Described | None) -> Target | Coordinator | None:
     if values is None:
         return None
     fields = Fields("a target", values)
-    target = Target(_address(fields))
-    target.durable = fields.number(1, "durable")
-    target.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
-    target.timeout = fields.number(3, "timeout")
-    target.dynamic = fields.flag(4, "dynamic")
-    target.node_properties = fields.table(5, "dynamic-node-properties")
+    target = Target()
+    target.read(fields)
     target.capabilities = fields.symbols(6, "capabilities")
     return target
-
-
-def _address(fields: Fields) -> str | None:
-    return fields.text(0, "address")
 
 
 def _list(value: Described | None, number: int, name: str) -> list[object] | None:

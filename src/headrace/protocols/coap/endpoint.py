@@ -164,7 +164,7 @@ class Endpoint(DatagramHandler):
         if request.code not in (POST, PUT):
             self._finish(exchange, METHOD_NOT_ALLOWED, "POST and PUT publish; there is nothing else to do here")
             return
-        if not query.user:
+        if not query.user and not query.password:
             self._finish(exchange, UNAUTHORIZED, "log in with ?username=...&password=...")
             return
 
@@ -209,7 +209,7 @@ class Endpoint(DatagramHandler):
             confirmed(None)
 
     def _publisher(self, account: Account, query: _Query) -> Publisher:
-        broker, rights = self._hosts.find(DEFAULT_HOST), self._access.rights(account.name, DEFAULT_HOST)
+        broker, rights = self._hosts.find(DEFAULT_HOST), self._access.rights(account, DEFAULT_HOST)
         if broker is None or rights is None:
             raise AccessRefused(f"access to vhost '{DEFAULT_HOST}' refused for user '{account.name}'")
         client_id = query.client_id or f"{PROTOCOL}:{account.name}"

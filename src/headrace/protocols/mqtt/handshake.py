@@ -106,7 +106,7 @@ class Handshake:
     def enter(self, account: Account) -> tuple[Host, Rights]:
         """The virtual host, and what the user may do there. Raises ProtocolError."""
         host = self._server.find_host(self._host_name)
-        rights = self._server.access.rights(account.name, self._host_name) if host is not None else None
+        rights = self._server.access.rights(account, self._host_name) if host is not None else None
         if host is None or rights is None:
             raise ProtocolError(
                 NOT_AUTHORIZED, f"access to vhost '{self._host_name}' refused for user '{account.name}'"
@@ -127,10 +127,9 @@ class Handshake:
             return None
         try:
             publisher.check(will.topic)
-        except AccessRefused as error:
-            raise ProtocolError(NOT_AUTHORIZED, f"the will: {error}") from error
         except Refused as error:
-            raise ProtocolError(TOPIC_NAME_INVALID, f"the will: {error}") from error
+            code = NOT_AUTHORIZED if isinstance(error, AccessRefused) else TOPIC_NAME_INVALID
+            raise ProtocolError(code, f"the will: {error}") from error
         source = Source(will.topic, "", self.connect.client_id, PROTOCOL, MQTT5)
         message = Message(source, will.payload, self._server.clock.now_us(), will.properties.raw)
         expires_s = will.properties.expiry_seconds

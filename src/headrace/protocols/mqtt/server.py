@@ -23,7 +23,7 @@ _MAX_OUTLETS: Final = 4096
 class Host:
     """A virtual host as this protocol sees it."""
 
-    __slots__ = ("_by_account", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
+    __slots__ = ("_connections", "_outlets", "_publishers", "broker", "counters", "fan", "name", "system")
 
     def __init__(self, name: str, broker: Broker, version: str, now_us: int) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Host:
         self.fan = Fan(broker, self.counters)
         self._outlets: dict[object, SharedOutlet] = {}
         self._publishers: dict[Connection, None] = {}
-        self._by_account: dict[Account, dict[Connection, None]] = {}
+        self._connections: dict[Connection, None] = {}
         broker.on_flow.append(self._on_flow)
         broker.on_dissolved.append(self._on_dissolved)
 
@@ -51,11 +51,8 @@ class Host:
 
     def add(self, connection: "Connection", account: Account) -> None:
         """It is told when the user is removed or the host is deleted."""
-        connections = self._by_account.get(account)
-        if connections is None:
-            connections = self._by_account[account] = {}
-            account.on_removed.append(lambda: self._on_removed(account))
-        connections[connection] = None
+        self._connections[connection] = None
+        account.on_removed[connection] = lambda why: connection.expel(ADMINISTRATIVE_ACTION, why)
 
     def add_publisher(self, connection: "Connection") -> None:
         """It is told when publishers must wait."""
@@ -64,21 +61,17 @@ class Host:
             connection.on_flow(True)
 
     def remove(self, connection: "Connection", account: Account) -> None:
-        self._by_account[account].pop(connection, None)
+        self._connections.pop(connection, None)
+        account.on_removed.pop(connection, None)
         self._publishers.pop(connection, None)
 
     def _on_flow(self, is_blocked: bool) -> None:
         for connection in list(self._publishers):
             connection.on_flow(is_blocked)
 
-    def _on_removed(self, account: Account) -> None:
-        for connection in list(self._by_account.get(account, ())):
-            connection.expel(ADMINISTRATIVE_ACTION, f"user '{account.name}' is deleted")
-
     def _on_dissolved(self) -> None:
-        for connections in list(self._by_account.values()):
-            for connection in list(connections):
-                connection.expel(ADMINISTRATIVE_ACTION, f"virtual host '{self.name}' is deleted")
+        for connection in list(self._connections):
+            connection.expel(ADMINISTRATIVE_ACTION, f"virtual host '{self.name}' is deleted")
 
 
 @final

@@ -1,7 +1,4 @@
-"""Pipeline `compact`: the last message of every key of a queue, into another stream, in one commit. No swapping.
-
-What was there before stays as it is; whoever wants the latest state of everything reads the new stream.
-"""
+"""Pipeline `compact`: the last message of every key, into another stream or in the place of all, in one commit."""
 
 import uuid
 from dataclasses import dataclass
@@ -30,7 +27,8 @@ class CompactSettings:
     endpoint: Endpoint
     queue: str
     target: str
-    """The stream for the last messages: made if it is not there, refused if it has messages."""
+    """The stream for the last messages: made if it is not there, refused if it has messages. The queue's own name, if
+    it is a stream, for having them take the place of all that it has."""
     key: str = ROUTING_KEY
     """`routing_key`, `header:NAME`, or `json:PATH` such as `json:$.device.id`."""
 
@@ -59,7 +57,8 @@ def run_compact(spark: SparkSession, settings: CompactSettings) -> Compacted:
         last = last_of_each(frame, key).cache()
         try:
             kept = last.count()
-            store_again(last, settings.endpoint, settings.target, f"compact-{uuid.uuid4().hex}")
+            in_place = {"replaceBefore": str(stop)} if settings.target == settings.queue else {}
+            store_again(last, settings.endpoint, settings.target, f"compact-{uuid.uuid4().hex}", **in_place)
         finally:
             last.unpersist()
     except PySparkException as error:
@@ -98,6 +97,10 @@ def _prepare(settings: CompactSettings) -> tuple[int, int]:
         assert isinstance(found, dict)
         if settings.queue not in found:
             raise NotFound(f"there is no queue {settings.queue!r}, or it may not be read")
+        if settings.target == settings.queue:
+            if found[settings.queue]["type"] != "stream":
+                raise Refused(f"queue {settings.queue!r} is no stream: compact it into another with --to")
+            return int(found[settings.queue]["first"]), int(found[settings.queue]["next"])
         if settings.target not in found:
             host, target = quote(settings.endpoint.vhost, safe=""), quote(settings.target, safe="")
             client.json("PUT", f"/api/v1/queues/{host}/{target}", {}, {"type": "stream"})

@@ -161,7 +161,7 @@ def _id(step: Step) -> str:
     return f"{step.queue.encode().hex()[:80]}-{step.start}-{step.stop}"
 
 
-def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: str) -> None:
+def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: str, **options: str) -> None:
     """Store messages of one queue in the order of their offsets, with where they were before in their headers."""
     original = F.create_map(
         F.lit(ORIGINAL_TIMESTAMP), F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"),
@@ -175,4 +175,4 @@ def store_again(frame: DataFrame, endpoint: Endpoint, queue: str, transaction: s
     rows = frame.coalesce(1).sortWithinPartitions("offset")
     rows = rows.select("payload", "topic", F.map_concat(kept, original).alias("headers"), "content_type", "priority")
     writer = rows.write.format(FORMAT).options(**endpoint.options).option("transactionId", transaction)
-    writer.mode("append").save(queue)
+    writer.options(**options).mode("append").save(queue)

@@ -117,6 +117,11 @@ class Block:
         return HEADER_BYTES + len(self.body)
 
     @property
+    def row_bytes(self) -> int:
+        """A message's share of it: near enough for counting memory, and no look at each message."""
+        return self.length // self.count
+
+    @property
     def crc(self) -> int:
         """The checksum of the header's rest and the body."""
         return int.from_bytes(self.header[4:8], "little")

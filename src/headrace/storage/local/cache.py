@@ -64,7 +64,7 @@ class BlockCache:
 
     def forget_log(self, segments: Path) -> None:
         """Let go of everything about a log that is dropped: another one may come to stand in its place."""
-        paths = {*self._segments, *self._files, *(path for path, _ in self._blocks)}
+        paths = {*self._segments, *self._files, *[path for path, _ in self._blocks]}
         for path in paths:
             if path.parent == segments:
                 self.forget(path)
@@ -80,7 +80,7 @@ class BlockCache:
 
     def forget_below(self, directory: Path) -> None:
         """The same for every segment of a log that is dropped: a new log of its name has files of the same names."""
-        known = [*self._segments, *self._files, *(path for path, _ in self._blocks)]
+        known = [*self._segments, *self._files, *[path for path, _ in self._blocks]]
         for path in {path for path in known if directory in path.parents}:
             self.forget(path)
 

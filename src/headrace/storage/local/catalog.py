@@ -4,21 +4,19 @@ A commit is first staged: its names become objects and ids, its messages get off
 applied, and only then does a reader see it. Replaying the journal applies the same batches.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
 from headrace.errors import Refused
-from headrace.model import Message
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import STEP, Batch, Change, Rows, Staged
+from headrace.storage.local.batch import STEP, Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
-from headrace.storage.local.log import MERGE_ROWS, LocalGroup, LocalLog
+from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import (
     CREATE_LOG,
@@ -76,13 +74,12 @@ class Catalog:
         logs = [self._undamaged(append.log) for append in commit.appends]
         if commit.steps:
             self._check_steps(commit)
-        staged = Staged(commit, done, durable)
+        staged = Staged(commit, logs, done, durable)
         for log, append in zip(logs, commit.appends, strict=True):
             if log.id == 0:
                 self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += append.count
-            staged.appends.append((log, append))
         for step in commit.steps:
             self._stage_step(step, staged)
         for (table, key), value in commit.puts.items():
@@ -110,33 +107,12 @@ class Catalog:
         if commits and commits[0].is_encoded:
             return self._batch_encoded(commits[0])
         batch = Batch(commits)
-        by_log: dict[LocalLog, Rows] = {}
         for staged in commits:
-            for log, append in staged.appends:
-                rows = by_log.get(log)
-                if rows is None:
-                    by_log[log] = Rows(log, append.base, list(append.messages), 0, 0)
-                else:
-                    rows.messages += append.messages
             batch.changes += staged.changes
         batch.operations = b"".join([operation for staged in commits for operation in staged.operations])
-        batch.rows = [rows for rows in by_log.values() if rows.messages]
-        messages: Sequence[Message] = []
-        if len(batch.rows) == 1:
-            messages = batch.rows[0].messages
-            batch.rows[0].count = len(messages)
-        elif batch.rows:
-            every: list[Message] = []
-            for rows in batch.rows:
-                rows.start = len(every)
-                rows.count = len(rows.messages)
-                every += rows.messages
-            messages = every
-        if messages:
-            block = encode_block(batch.rows[0].base if len(batch.rows) == 1 else 0, messages)
-            batch.blocks = [block]
-            for rows in batch.rows:
-                rows.block = block
+        _gather(batch, commits)
+        if batch.messages:
+            batch.blocks = [encode_block(batch.bases[0] if len(batch.logs) == 1 else 0, batch.messages)]
         return batch
 
     def _batch_encoded(self, staged: Staged) -> Batch:
@@ -147,17 +123,11 @@ class Catalog:
         shared = _shared_block(staged.commit.appends)
         if shared is not None:
             batch.blocks.append(shared)
-        row = 0
-        for log, append in staged.appends:
-            if shared is not None:
-                messages = shared.messages(row, row + append.count) if append.count < MERGE_ROWS else []
-                batch.rows.append(Rows(log, append.base, messages, row, append.count, shared))
-                row += append.count
-            elif append.count:
-                block = _block_of(append)
-                messages = block.messages(0, block.count) if block.count < MERGE_ROWS else []
-                batch.blocks.append(block)
-                batch.rows.append(Rows(log, append.base, messages, 0, append.count, block))
+        for log, append in zip(staged.logs, staged.commit.appends, strict=True):
+            if append.count:
+                batch.add(log, append.base, append.count)
+                if shared is None:
+                    batch.blocks.append(_block_of(append))
         return batch
 
     def replay(self, record: Record) -> Batch:
@@ -178,11 +148,8 @@ class Catalog:
             elif operation.step is not None:
                 self._replay_step(change, operation.step, operation.log_id, operation.group_id)
             batch.changes.append(change)
-        for log_id, count, base, block, start in record.appends():
-            messages: list[Message] = []
-            if count < MERGE_ROWS:
-                messages = block.messages(start, start + count)
-            batch.rows.append(Rows(self.logs_by_id[log_id], base, messages, start, count, block))
+        for log_id, count, base in record.runs:
+            batch.add(self.logs_by_id[log_id], base, count)
         return batch
 
     def apply(self, batch: Batch, seq: int) -> None:
@@ -190,10 +157,7 @@ class Catalog:
         for change in batch.changes:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
-        for rows in batch.rows:
-            if rows.block is not None:
-                self.tail_bytes += rows.log.append(rows.base, rows.messages, rows.block, rows.start, rows.count)
-                self.tails.add(rows.log)
+        self._append(batch)
         for change in batch.changes:
             if change.step is not None:
                 self._apply_step(change, change.step, seq)
@@ -204,6 +168,30 @@ class Catalog:
                 self.trim(change.log)
             elif change.kind == DROP_LOG and change.log is not None:
                 self._apply_drop(change, change.log)
+
+    def _append(self, batch: Batch) -> None:
+        """Add the messages of a batch to the tails of their logs."""
+        if not batch.blocks:
+            return
+        is_shared = len(batch.blocks) == 1
+        block = batch.blocks[0]
+        row_bytes = block.row_bytes + MESSAGE_BYTES
+        messages = batch.messages
+        row = 0
+        added = 0
+        for number, (log, base, count) in enumerate(zip(batch.logs, batch.bases, batch.counts, strict=True)):
+            if not is_shared:
+                block, row = batch.blocks[number], 0
+                row_bytes = block.row_bytes + MESSAGE_BYTES
+            if count >= MERGE_ROWS:
+                added += log.append_rows(base, block, row, count)
+            else:
+                few = messages[row : row + count] if messages else block.messages(row, row + count)
+                log.append(base, few, row_bytes * count)
+                added += row_bytes * count
+            row += count
+        self.tail_bytes += added
+        self.tails.update(batch.logs)
 
     def trim(self, log: LocalLog) -> None:
         """Have the segments removed in which nothing is left."""
@@ -352,9 +340,7 @@ class Catalog:
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)
         self.tails.discard(log)
-        self.tail_bytes -= log.tail_bytes
-        log.tail = []
-        log.tail_bytes = 0
+        self.tail_bytes -= log.drop_tail()
         if self.logs.get(log.name) is log:
             if change.replacement is not None:
                 self.logs[log.name] = change.replacement
@@ -368,6 +354,33 @@ class Catalog:
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
         self.dirty_groups.discard(group)
+
+
+def _gather(batch: Batch, commits: list[Staged]) -> None:
+    """Put the messages of all commits into the batch, those of each log next to each other."""
+    logs = [log for staged in commits for log in staged.logs]
+    appends = [append for staged in commits for append in staged.commit.appends if append.count]
+    if len(appends) == len(logs) == len(set(logs)):  # as they come: 0.5 us a message less than grouping them
+        batch.logs = logs
+        batch.bases = [append.base for append in appends]
+        batch.counts = [append.count for append in appends]
+        batch.messages = [message for append in appends for message in append.messages]
+        return
+    by_log: dict[LocalLog, list[Append]] = {}
+    for staged in commits:
+        for log, append in zip(staged.logs, staged.commit.appends, strict=True):
+            found = by_log.get(log)
+            if found is None:
+                by_log[log] = [append]
+            else:
+                found.append(append)
+    messages = batch.messages
+    for log, found in by_log.items():
+        start = len(messages)
+        for append in found:
+            messages += append.messages
+        if len(messages) > start:
+            batch.add(log, found[0].base, len(messages) - start)
 
 
 def _shared_block(appends: list[Append]) -> Block | None:

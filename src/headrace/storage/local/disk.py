@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+PRIVATE_FILE: Final = 0o600
+PRIVATE_DIRECTORY: Final = 0o700
+"""Who else is on the machine reads no messages and no hashes, whatever the umask is."""
 _SYNCED: Final = getattr(os, "RWF_DSYNC", 0)
 _MAX_BUFFERS: Final = 512
 _MANY_FILES: Final = 64
@@ -28,6 +31,11 @@ def _find_syncfs() -> Callable[[int], int] | None:
 _syncfs: Final = _find_syncfs()
 
 
+def open_privately(path: str, flags: int) -> int:
+    """An opener for files that nobody but their owner reads."""
+    return os.open(path, flags, PRIVATE_FILE)
+
+
 class SyncFailed(OSError):
     """A sync did not succeed: what was written before may be gone, and no later sync will tell."""
 
@@ -37,7 +45,7 @@ class Disk:
 
     def open(self, path: Path, create: bool = False) -> int:
         """Open for reading and writing; with `create`, a file that is not there is made (not yet durably)."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o640)
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), PRIVATE_FILE)
 
     def open_to_read(self, path: Path) -> int:
         """Open for reading only, which works on a file or a disk that must not be written to."""
@@ -114,7 +122,7 @@ class Disk:
             return []
         changed = self.make_directory(path.parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o750)  # noqa: PTH102
+            os.mkdir(path, PRIVATE_DIRECTORY)  # noqa: PTH102
         return [*changed, path.parent]
 
     def replace(self, source: Path, target: Path) -> None:

@@ -17,7 +17,7 @@ from headrace.storage.local.disk import Disk, is_full
 from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
-from headrace.storage.local.record import Record
+from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
 from headrace.storage.local.upkeep import Upkeep
@@ -28,6 +28,11 @@ _log: Final = logging.getLogger("headrace.storage")
 _BATCH_BYTES: Final = 4 << 20
 _AHEAD_BYTES: Final = 64 << 10
 """A second record is made ready while one is being written only when it is this large: small ones wait and grow."""
+_HERE_BYTES: Final = 16 << 10
+"""Records up to this length may be written by the owner itself: copying them takes less than a change of threads."""
+_SLOW_US: Final = 20_000
+_SLOW_FOR_US: Final = 1_000_000
+"""When such a write took longer than 20 ms the disk is busy, and for a second only the thread waits for it."""
 
 
 @final
@@ -55,6 +60,13 @@ class LocalEngine(Engine):
         self._waiting: deque[Staged] = deque()
         self._waiting_bytes = 0
         self._in_flight: deque[tuple[Write, Batch]] = deque()
+        self._applied: deque[tuple[int, Staged]] = deque()
+        """Commits that readers see, in order, with the record that has to be synced before they are done."""
+        self._seen: deque[Wake] = deque()
+        """Those of them whose owner is to be told that they are seen."""
+        self._not_here_until_us = 0
+        self._owed: Write | None = None
+        """What was written here and is still to be synced."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._sync_wanted = False
         self._one_by_one = False
@@ -82,8 +94,9 @@ class LocalEngine(Engine):
         self._waiting_bytes += commit.size_bytes
         self.staged_bytes += commit.size_bytes
         self._submit()
-        if self._callbacks and self._wake is not None:  # refused at once: no thread will wake the owner for it
+        if self._callbacks and self._wake is not None:  # done or refused at once: no thread will wake the owner for it
             self._wake()
+        self._tell_seen()
 
     def log(self, name: str) -> Log:
         return self._catalog.log(name)
@@ -103,6 +116,7 @@ class LocalEngine(Engine):
         self._drain_results()
         self._maintain()
         self._submit()
+        self._tell_seen()
         self._call_back()
         if self._failure is not None:
             raise self._failure
@@ -110,7 +124,7 @@ class LocalEngine(Engine):
     def sync(self) -> None:
         if not self._in_flight:
             self.poll()
-        while self._in_flight or self._waiting:
+        while self._in_flight or self._waiting or self._applied:
             written = self._writer.write_here() if len(self._in_flight) == 1 else None
             self._take(written if written is not None else self._results.get())
             self.poll()
@@ -237,8 +251,31 @@ class LocalEngine(Engine):
         durable = durable or self._sync_wanted
         write = Write(self._next_seq, batch.operations, batch.runs(), batch.blocks, durable)
         self._next_seq += 1
+        is_here = self._may_write_here(write, batch)
         self._in_flight.append((write, batch))
-        self._writer.write(write)
+        if is_here:
+            self._write_here(write)
+        else:
+            self._writer.write(write)
+
+    def _may_write_here(self, write: Write, batch: Batch) -> bool:
+        """Whether a record may be used before it is synced, and can be written without waiting for the disk."""
+        if self._in_flight or self._sync_wanted or any([staged.commit.applied is None for staged in batch.commits]):
+            return False
+        length = encoded_length(write.operations, len(write.runs), write.blocks)
+        if length > _HERE_BYTES or not self._journal.has_room(length):
+            return False
+        return self._clock.monotonic_us() >= self._not_here_until_us
+
+    def _write_here(self, write: Write) -> None:
+        started_us = self._clock.monotonic_us()
+        self._writer.write_unsynced(write)
+        ended_us = self._clock.monotonic_us()
+        if ended_us - started_us > _SLOW_US:
+            self._not_here_until_us = ended_us + _SLOW_FOR_US
+        if self._owed is None or write.durable:
+            self._owed = write
+        self._take_write(write, is_synced=False)
 
     def _refuse(self, commits: list[Staged], error: HeadraceError) -> None:
         """A message cannot be stored: find whose it is, refuse that commit, and go on with the others."""
@@ -284,6 +321,19 @@ class LocalEngine(Engine):
     def _finish(self, staged: Staged, error: HeadraceError | None) -> None:
         self._callbacks.append((staged.done, error, staged.commit.size_bytes))
 
+    def _finish_synced(self) -> None:
+        """Be done with the commits that would survive a power loss now, or need not."""
+        while self._applied and self._applied[0][0] <= self._synced_seq:
+            self._finish(self._applied.popleft()[1], None)
+
+    def _tell_seen(self) -> None:
+        """Let commits be used that are written; their sync comes second, or its thread would be in the way."""
+        while self._seen:
+            self._seen.popleft()()
+        owed, self._owed = self._owed, None
+        if owed is not None:
+            self._writer.sync(owed.durable)
+
     def _call_back(self) -> None:
         while self._callbacks:
             done, error, size_bytes = self._callbacks.popleft()
@@ -297,6 +347,7 @@ class LocalEngine(Engine):
             self._take_write(result)
         elif isinstance(result, Synced):
             self._synced_seq = max(self._synced_seq, result.seq)
+            self._finish_synced()
         elif isinstance(result, SyncFailure):
             self._fail(result.error)
         else:
@@ -304,17 +355,20 @@ class LocalEngine(Engine):
             if error is not None:
                 self._fail(error)
 
-    def _take_write(self, write: Write) -> None:
+    def _take_write(self, write: Write, is_synced: bool = True) -> None:
         if write.skipped:
             return  # taken back when the one before it failed
         _, batch = self._in_flight.popleft()
         if write.position is not None:
             self._position = write.position
-            if write.durable:
+            if write.durable and is_synced:
                 self._synced_seq = write.seq
             self._catalog.apply(batch, write.seq)
             for staged in batch.commits:
-                self._finish(staged, None)
+                self._applied.append((write.seq if write.durable else 0, staged))
+                if not is_synced and staged.commit.applied is not None:
+                    self._seen.append(staged.commit.applied)
+            self._finish_synced()
             return
         assert write.error is not None
         if not is_full(write.error):
@@ -352,11 +406,14 @@ class LocalEngine(Engine):
             f"nothing more is accepted. Check the disk, then start again"
         )
         _log.critical("%s", self._failure)
+        for _, staged in self._applied:
+            self._finish(staged, self._failure)
         for _, batch in self._in_flight:
             for staged in batch.commits:
                 self._finish(staged, self._failure)
         for staged in self._waiting:
             self._finish(staged, self._failure)
+        self._applied.clear()
         self._in_flight.clear()
         self._waiting.clear()
         self._waiting_bytes = 0

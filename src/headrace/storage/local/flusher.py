@@ -66,7 +66,6 @@ class LogFlush:
         "pieces",
         "segment",
         "segment_length",
-        "segments",
         "stored_bytes",
         "written",
     )
@@ -75,7 +74,6 @@ class LogFlush:
         active = log.active
         self.log = log
         self.log_id = log.id
-        self.segments = log.segments_directory
         self.segment = active.base if active is not None else -1
         self.path = active.path if active is not None else None
         """The segment's; kept rather than made again, as a path costs several microseconds to make, hash and sort."""
@@ -260,8 +258,9 @@ class Flusher:
         }
 
     def _begin_segment(self, flush: LogFlush, base: int) -> Path:
-        self._unsynced_directories.update(self.disk.make_directory(flush.segments))
-        path = flush.path = segment_path(flush.segments, base)
+        directory = flush.log.segments_directory
+        self._unsynced_directories.update(self.disk.make_directory(directory))
+        path = flush.path = segment_path(directory, base)
         fd = self.disk.open(path, create=True)
         try:
             self.disk.truncate(fd, 0)
@@ -269,7 +268,7 @@ class Flusher:
         finally:
             self.disk.close(fd)
         self._unsynced.add(path)
-        self._unsynced_directories.add(flush.segments)
+        self._unsynced_directories.add(directory)
         flush.segment = base
         flush.segment_length = HEADER_BYTES
         flush.stored_bytes += HEADER_BYTES

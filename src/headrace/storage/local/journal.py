@@ -65,7 +65,7 @@ class Position:
 
 @final
 class Journal:
-    """The writing end, used by the writer thread; `recycle` and `prepare` may be called from others."""
+    """The writing end, used by one thread at a time; `sync`, `recycle` and `prepare` may be called from others."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Journal:
         self._index = end.index
         self._at = end.at
         self._carry = b""
-        self._unsynced = False
+        self._written_seq = end.seq
         self._reserve: JournalFile | None = None
         self._on_reserve = False
         self._spares: deque[JournalFile] = deque()
@@ -107,7 +107,7 @@ class Journal:
     @property
     def unsynced(self) -> bool:
         """Whether a record was written and not synced yet."""
-        return self._unsynced
+        return self._written_seq > self.synced_seq
 
     @property
     def needs_spare(self) -> bool:
@@ -130,17 +130,20 @@ class Journal:
         self._put([self._carry, *parts, ZEROS[: -end % PAGE]], self._at - len(self._carry), synced)
         self._carry = _tail(self._carry, parts, end % PAGE)
         self._at = end
+        self._written_seq = seq
         if synced:
             self.synced_seq = seq
-        else:
-            self._unsynced = True
         return Position(seq, self._index, end)
 
-    def sync(self, seq: int) -> None:
-        """Sync what was written without; `seq` is the last record written."""
-        if self._unsynced:
+    def has_room(self, length: int) -> bool:
+        """Whether a record of this length goes into the present file, whatever it holds."""
+        return self._file is not None and not self._on_reserve and self._at + length <= self._file.size
+
+    def sync(self) -> None:
+        """Sync what was written without. Meanwhile another thread may go on writing, as long as `has_room` says so."""
+        seq = self._written_seq
+        if seq > self.synced_seq:
             self._disk.sync(self._fd)
-            self._unsynced = False
             self.synced_seq = seq
 
     def recycle(self, before_index: int) -> None:
@@ -168,17 +171,16 @@ class Journal:
             self._fd = -1
 
     def _put(self, buffers: list[bytes], page: int, synced: bool) -> None:
-        if synced and not self._unsynced:
+        if synced and not self.unsynced:
             self._disk.write_synced(self._fd, buffers, page)
             return
         self._disk.write(self._fd, buffers, page)
         if synced:
             self._disk.sync(self._fd)
-            self._unsynced = False
 
     def _roll(self, seq: int, length: int, may_use_reserve: bool) -> None:
         """Turn to a free file that can hold a record of this length."""
-        self.sync(seq - 1)
+        self.sync()
         file = self._take_spare(PAGE + length, may_use_reserve)
         self._on_reserve = file is self._reserve
         if self._on_reserve:

@@ -8,6 +8,7 @@ from typing import final
 
 from headrace.clock import Clock
 from headrace.errors import Unavailable
+from headrace.storage.local.disk import PRIVATE_FILE
 
 
 @final
@@ -16,7 +17,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path, clock: Clock) -> None:
         """Raises Unavailable, naming the holder, when another process has the directory open."""
-        self._fd = os.open(_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fd = os.open(_path(directory), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         _take(self._fd, fcntl.LOCK_EX, directory)
         who = {"pid": os.getpid(), "host": os.uname().nodename, "since_us": clock.now_us()}
         os.ftruncate(self._fd, 0)

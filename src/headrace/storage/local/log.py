@@ -26,7 +26,7 @@ from headrace.storage.local.segment import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MESSAGE_BYTES: Final = 160
+MESSAGE_BYTES: Final = 160
 """What a message object costs in memory besides its payload and properties."""
 
 MERGE_ROWS: Final = 256
@@ -49,12 +49,6 @@ class Piece:
         self.block = block
         self.start = start
         self.size = size
-
-    def extend(self, messages: list[Message], size: int) -> None:
-        """Take more messages in."""
-        self.messages += messages
-        self.next += len(messages)
-        self.size += size
 
     def read(self, start: int, stop: int) -> list[Message]:
         """The messages of these offsets."""
@@ -86,16 +80,14 @@ class LocalLog(Log):
     __slots__ = (
         "_cache",
         "_directory",
+        "_open_piece",
         "active",
         "damage",
         "dropped",
-        "first_offset",
         "flushing",
         "group_files",
         "groups_by_name",
         "id",
-        "name",
-        "next_offset",
         "sealed",
         "sealed_lengths",
         "staged_next",
@@ -112,6 +104,8 @@ class LocalLog(Log):
         self.next_offset = 0
         self.tail: list[Piece] = []
         self.tail_bytes = 0
+        self._open_piece: Piece | None = None
+        """The last piece of the tail, while small appends go to it."""
         self.flushing = 0
         """How many pieces at the start of the tail are being written to segments right now."""
         self.sealed: list[int] = []
@@ -200,18 +194,25 @@ class LocalLog(Log):
                 yield batch_of_block(block, start - block.base, end - block.base)
             start = end
 
-    def append(self, base: int, messages: list[Message], block: Block, start: int, count: int) -> int:
-        """Add committed messages to the tail; returns how many bytes of memory that takes."""
-        size = block.length * count // block.count  # its share of the block: near enough, and no look at each message
-        if count >= MERGE_ROWS:
-            self.tail.append(Piece(base, count, size, [], block, start))
-        else:
-            size += _MESSAGE_BYTES * count
-            last = self.tail[-1] if len(self.tail) > self.flushing else None
-            if last is not None and last.block is None and len(last.messages) < MERGE_ROWS:
-                last.extend(messages, size)
-            else:
-                self.tail.append(Piece(base, count, size, messages, None, 0))
+    def append(self, base: int, messages: list[Message], size: int) -> None:
+        """Add a few committed messages to the tail, which take `size` bytes of memory."""
+        piece = self._open_piece
+        if piece is None:
+            piece = self._open_piece = Piece(base, 0, 0, [], None, 0)
+            self.tail.append(piece)
+        held = piece.messages
+        held += messages
+        piece.next = self.next_offset = base + len(messages)
+        piece.size += size
+        self.tail_bytes += size
+        if len(held) >= MERGE_ROWS:
+            self._open_piece = None
+
+    def append_rows(self, base: int, block: Block, start: int, count: int) -> int:
+        """Add many, as rows of an encoded block."""
+        size = block.row_bytes * count
+        self._open_piece = None
+        self.tail.append(Piece(base, count, size, [], block, start))
         self.next_offset = base + count
         self.tail_bytes += size
         return size
@@ -229,8 +230,24 @@ class LocalLog(Log):
             gone += 1
             freed += piece.size
         del self.tail[:gone]
+        if not self.tail:
+            self._open_piece = None
         self.tail_bytes -= freed
         return freed
+
+    def drop_tail(self) -> int:
+        """Forget what is in memory; returns how many bytes that gives back."""
+        freed, self.tail_bytes = self.tail_bytes, 0
+        self.tail = []
+        self._open_piece = None
+        return freed
+
+    def begin_flush(self) -> list[Piece]:
+        """What of the tail has to go to segments; nothing is added to it any more."""
+        self.load()
+        self._open_piece = None
+        self.flushing = len(self.tail)
+        return [piece for piece in self.tail if piece.next > self.first_offset]
 
     def flushed(self, pieces: int) -> int:
         """The first pieces of the tail are in segments now; returns how many bytes of memory that gives back."""

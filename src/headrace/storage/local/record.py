@@ -35,6 +35,7 @@ An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, byte
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Final, final
 
 from headrace.errors import Corrupt
@@ -148,7 +149,7 @@ def encode_record(
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
     parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
     parts.append(bytes(-len(operations) % 8))
-    parts += [_RUN.pack(*run) for run in runs]
+    parts += starmap(_RUN.pack, runs)
     if len(blocks) < 2:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
@@ -160,6 +161,11 @@ def encode_record(
         MAGIC + crc.to_bytes(4, "little") + checked,
         *[part for block in blocks for part in (block.header, block.body)],
     ]
+
+
+def encoded_length(operations: bytes, runs: int, blocks: Sequence[Block]) -> int:
+    """How many bytes `encode_record` gives for this."""
+    return HEADER_BYTES + (len(operations) + 7 & ~7) + runs * _RUN.size + sum([block.length for block in blocks])
 
 
 def record_length(head: bytes) -> int:

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
 from headrace.storage.local.block import HEADER_BYTES, decode_block
+from headrace.storage.local.disk import PRIVATE_DIRECTORY, open_privately
 from headrace.storage.local.encoded import EncodedBlock
 from headrace.storage.local.names import encode_name
 
@@ -56,14 +57,15 @@ class StagingArea:
                 f"{self._max_bytes >> 20} MiB of uncommitted writes are kept already; commit or abort some of them"
             )
         folder = self._folder(transaction)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._root.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
         known = [[each.block.length, each.largest_bytes, each.first_expiry_us] for each in blocks]
         said = {"format": FORMAT, "target": dict(target), "blocks": known, "beside": len(beside)}
         head = json.dumps(said).encode() + b"\n"
         path = folder / (encode_name(part).replace("/", "+") + _SUFFIX)
         draft = path.with_suffix(_DRAFT)
         try:
-            with draft.open("wb") as file:
+            with open(draft, "wb", opener=open_privately) as file:
                 file.write(head)
                 for each in blocks:
                     file.write(each.block.header)

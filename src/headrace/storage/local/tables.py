@@ -84,12 +84,12 @@ class Table:
         if self.name in DEFINITIONS:
             return TableWrite(self.name, definitions_path(root, self.name), self._document(seq), 0, 0, True)
         if self.generation == 0 or self.length > 2 * self.live_bytes + _WASTE_BYTES:
-            entries = [HEADER, *(_encode_entry(key, value) for key, value in self.values.items())]
+            entries = [HEADER, *[_encode_entry(key, value) for key, value in self.values.items()]]
             generation = self.generation + 1
             return TableWrite(
                 self.name, table_path(root, self.name, generation), b"".join(entries), 0, generation, True
             )
-        data = b"".join(_encode_entry(key, self.values.get(key)) for key in changed)
+        data = b"".join([_encode_entry(key, self.values.get(key)) for key in changed])
         path = table_path(root, self.name, self.generation)
         return TableWrite(self.name, path, data, self.length, self.generation, False)
 

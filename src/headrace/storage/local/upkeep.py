@@ -114,18 +114,31 @@ class Upkeep:
             self._flusher.do(job)
 
     def flush(self, position: Position, checkpoint: bool) -> None:
-        """Have all tails written to their segments, and with a checkpoint everything else too, as of `position`."""
+        """Have the largest tails written to their segments, or with a checkpoint all of them and everything else too.
+
+        Half of what is in memory is enough: what stays grows, and is written in larger blocks later. A checkpoint says
+        what is there as of `position`.
+        """
         self.do_chores()  # a dropped log's files go before those of a new log with its name come
         self.flushing = True
         write = self._begin_checkpoint(position) if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
         parts: list[LogFlush] = []
-        for log in self._catalog.tails:
-            log.load()
-            log.flushing = len(log.tail)
-            pieces = [piece for piece in log.tail if piece.next > log.first_offset]
+        for log in self._catalog.tails if checkpoint else self._largest_tails():
+            pieces = log.begin_flush()
             parts.append(LogFlush(log, pieces, entries.get(log.id)))
         self._flusher.do(Flush(parts, write))
+
+    def _largest_tails(self) -> list[LocalLog]:
+        """The fewest logs that hold half of the bytes in memory."""
+        left = self._catalog.tail_bytes // 2
+        found: list[LocalLog] = []
+        for log in sorted(self._catalog.tails, key=_tail_bytes_of, reverse=True):
+            if left <= 0:
+                break
+            found.append(log)
+            left -= log.tail_bytes
+        return found
 
     def take(self, job: Job) -> OSError | None:
         """Note what came of a job; returns the error, if it is one that cannot be lived with."""
@@ -169,7 +182,7 @@ class Upkeep:
                     log.sealed.append(segment.base)
                     log.sealed_lengths.append(segment.length)
                     self._flusher.do(WriteIndexes(segment))
-                segment = log.active = Segment(segment_path(part.segments, written.segment), written.segment)
+                segment = log.active = Segment(segment_path(log.segments_directory, written.segment), written.segment)
                 log.unloaded = None
                 log.stored_bytes += segment.length
             segment.add(written.base, written.next, written.length, written.max_time_us)
@@ -225,6 +238,10 @@ class Upkeep:
         """How much of the journal would have to be replayed."""
         files = position.index - self._checkpoint_position.index
         return files * self._settings.journal_file_bytes + position.at - self._checkpoint_position.at
+
+
+def _tail_bytes_of(log: LocalLog) -> int:
+    return log.tail_bytes
 
 
 def _entry_of(log: LocalLog) -> LogEntry:

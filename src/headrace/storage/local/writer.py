@@ -1,4 +1,7 @@
-"""The thread that writes the journal: takes encoded batches, writes and syncs each, reports. Knows no logs."""
+"""The thread that writes the journal: takes encoded batches, writes and syncs each, reports. Knows no logs.
+
+Small records may be written by the owner instead, into the operating system's memory; the thread then syncs them.
+"""
 
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -50,6 +53,16 @@ class Synced:
         self.seq = seq
 
 
+@final
+class Sync:
+    """What the owner wrote is to be synced: now, because somebody waits for it, or within a second."""
+
+    __slots__ = ("is_awaited",)
+
+    def __init__(self, is_awaited: bool) -> None:
+        self.is_awaited = is_awaited
+
+
 Report = Write | Synced | SyncFailure
 
 
@@ -61,7 +74,7 @@ class Writer:
         self._journal = journal
         self._clock = clock
         self._report = report
-        self._jobs: SimpleQueue[Write | bool] = SimpleQueue()
+        self._jobs: SimpleQueue[Write | Sync | bool] = SimpleQueue()
         self._broken = False
         """Whether a sync failed: nothing is written any more."""
         self._is_resuming = False
@@ -87,11 +100,26 @@ class Writer:
             job = self._jobs.get_nowait()
         except Empty:
             return None
-        if isinstance(job, bool) or not job.durable:
+        if not isinstance(job, Write) or not job.durable:
             self._jobs.put(job)
             return None
         self._put(job)
         return job
+
+    def write_unsynced(self, write: Write) -> None:
+        """Write a record in the thread that calls, into the operating system's memory; have it synced by `sync`.
+
+        Only when all that was handed over is written, and the journal has room: then this waits for no disk.
+        """
+        try:
+            write.position = self._journal.write(write.seq, write.operations, write.runs, write.blocks, False)
+        except OSError as error:
+            write.error = error
+
+    def sync(self, is_awaited: bool) -> None:
+        """Have what was written without a sync synced: at once, or within a second."""
+        if is_awaited or self._journal.unsynced:
+            self._jobs.put(Sync(is_awaited))
 
     def resume(self) -> None:
         """What was queued behind a failed record has been taken back; write again."""
@@ -105,32 +133,34 @@ class Writer:
 
     def _work(self) -> None:
         failed = False
-        last_seq = self._journal.synced_seq
         sync_at_us = 0
         while True:
             try:
                 job = self._next(sync_at_us)
             except Empty:
-                self._sync(last_seq)
+                self._sync()
                 continue
             if isinstance(job, bool):
                 if not job:
-                    self._sync(last_seq)
+                    self._sync()
                     return
                 failed = False
                 self._is_resuming = False
+            elif isinstance(job, Sync):
+                if job.is_awaited:
+                    self._sync()
+                else:
+                    sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
             elif failed or self._broken:
                 job.skipped = True
                 self._report(job)
             else:
                 was_unsynced = self._journal.unsynced
                 failed = not self._write(job)
-                if not failed:
-                    last_seq = job.seq
                 if self._journal.unsynced and not was_unsynced:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
 
-    def _next(self, sync_at_us: int) -> Write | bool:
+    def _next(self, sync_at_us: int) -> Write | Sync | bool:
         """The next job. Raises Empty when it is time to sync instead."""
         if self._broken or not self._journal.unsynced:
             return self._jobs.get()
@@ -151,14 +181,14 @@ class Writer:
         except OSError as error:
             job.error = error
 
-    def _sync(self, seq: int) -> None:
-        if self._broken:
+    def _sync(self) -> None:
+        if self._broken or not self._journal.unsynced:
             return
         try:
             with self._busy:
-                self._journal.sync(seq)
+                self._journal.sync()
         except OSError as error:
             self._broken = True
             self._report(SyncFailure(error))
         else:
-            self._report(Synced(seq))
+            self._report(Synced(self._journal.synced_seq))

@@ -60,6 +60,7 @@ class OldHistory:
 
 
 Garbage = LogGarbage | QueueGarbage | OldHistory
+Key = tuple[type[Garbage], int | bytes]
 
 
 @final
@@ -69,7 +70,7 @@ class Collector:
     def __init__(self, database: Database, instance: str) -> None:
         self._database = database
         self._instance = instance
-        self._waiting: dict[tuple[type[Garbage], int | bytes], Garbage] = {}
+        self._waiting: dict[Key, Garbage] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
         self._stopping = threading.Event()
@@ -81,9 +82,15 @@ class Collector:
 
     def collect(self, garbage: Garbage) -> None:
         """Have it removed soon."""
-        key = garbage.log_id if isinstance(garbage, LogGarbage) else garbage.queue
         with self._lock:
-            self._waiting[type(garbage), key] = garbage
+            self._waiting[_key(garbage)] = garbage
+        self._wanted.set()
+
+    def _put_back(self, waiting: list[Garbage]) -> None:
+        """Try again later, unless more of the same has come meanwhile."""
+        with self._lock:
+            for garbage in waiting:
+                self._waiting.setdefault(_key(garbage), garbage)
         self._wanted.set()
 
     def stop(self) -> None:
@@ -114,8 +121,7 @@ class Collector:
                 self._remove(garbage)
                 self._write()
             except Unavailable:
-                for later in waiting[at:]:
-                    self.collect(later)
+                self._put_back(waiting[at:])
                 self._stopping.wait(_RETRY_S)
                 return
             except Corrupt as error:
@@ -204,3 +210,7 @@ class Collector:
                 if self._stopping.is_set():
                     writing.release()
                     return
+
+
+def _key(garbage: Garbage) -> Key:
+    return type(garbage), garbage.log_id if isinstance(garbage, LogGarbage) else garbage.queue

@@ -94,6 +94,13 @@ class Database:
             self._db = native._UniffiFfiConverterTypeDb.lift(self._finish(HANDLE, begin, "opening"))
         self._options = {order: _scan_options(order) for order in (False, True)}
 
+    def check(self) -> None:
+        """Raises Fenced when another process was seen to own the database now, and Fatal when it cannot go on."""
+        with _translated(self.place):
+            reason = self._db.status().close_reason
+            if reason is not None:
+                raise native.Error.Closed(reason, "the database is closed")
+
     def within(self, timeout_ms: int) -> "Database":
         """The same database with less patience, for whoever must not wait long. Close the other one."""
         impatient = copy.copy(self)

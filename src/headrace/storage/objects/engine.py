@@ -30,8 +30,12 @@ _log: Final = logging.getLogger("headrace.storage")
 
 DATABASE: Final = "main"
 """The path of the one database there is, below the URL; its name is the instance's as well."""
+_CHECK_US: Final = 1_000_000
+"""How often to see whether another process has taken over."""
 _HISTORY_US: Final = 60_000_000
-"""How often old done and failed messages are removed."""
+"""How often old done and failed messages are removed, at most."""
+_HISTORY_PARTS: Final = 20
+"""And how often in the time for which they are kept."""
 
 
 class ObjectSettings(NamedTuple):
@@ -66,7 +70,7 @@ class ObjectEngine(Engine):
         self._undo: list[Change] | None = None
         """How to take back a batch that the store did not confirm in time; None once that is done."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
-        self._history_us = self._clock.monotonic_us()
+        self._checked_us = self._history_us = self._clock.monotonic_us()
         self._database = Database(Location(url), DATABASE, self._tuning(), self._clock)
         try:
             self._open()
@@ -105,7 +109,7 @@ class ObjectEngine(Engine):
             self._take(*self._results.get())
         self._submit()
         self._call_back()
-        self._tidy()
+        self._look_around()
         if self._failure is not None:
             raise self._failure
 
@@ -140,7 +144,7 @@ class ObjectEngine(Engine):
         sequence = Sequence(database.get(SEQUENCE), describe(SEQUENCE))
         retention_s = settings.done_retention_ms // 1000
         self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
-        garbage = Loading(database, self._catalog).load()
+        garbage = Loading(database, self._catalog, self._clock.now_us()).load()
         self._collector = Collector(database, DATABASE)
         for each in garbage:
             self._collector.collect(each)
@@ -218,7 +222,8 @@ class ObjectEngine(Engine):
 
     def _collect(self, batch: Batch) -> None:
         for log, state in batch.logs.items():
-            if state.first_offset:
+            if state.first_offset > log.collected:
+                log.collected = state.first_offset
                 self._collector.collect(LogGarbage(log.id, state.first_offset, False))
         for effect in batch.effects:
             if effect.kind == DROP:
@@ -229,15 +234,25 @@ class ObjectEngine(Engine):
             if group.is_deleted:
                 self._collector.collect(QueueGarbage(group.queue))
 
-    def _tidy(self) -> None:
-        """Now and then, have done and failed messages removed that were kept long enough."""
+    def _look_around(self) -> None:
+        """Now and then, see who owns the store, and have messages removed that were done or failed long ago."""
         now_us = self._clock.monotonic_us()
-        if now_us - self._history_us < _HISTORY_US or not self._settings.done_retention_ms:
-            return
-        self._history_us = now_us
-        before_us = self._clock.now_us() - self._settings.done_retention_ms * 1000
+        if now_us - self._checked_us >= _CHECK_US and self._failure is None:
+            self._checked_us = now_us
+            try:
+                self._database.check()
+            except Fatal as error:
+                self._fail(error)
+                self._call_back()
+        kept_us = self._settings.done_retention_ms * 1000
+        if kept_us and now_us - self._history_us >= max(_HISTORY_US, kept_us // _HISTORY_PARTS):
+            self._history_us = now_us
+            self._remove_history(self._clock.now_us() - kept_us)
+
+    def _remove_history(self, before_us: int) -> None:
         for log in self._catalog.logs.values():
             for group in log.groups_by_name.values():
                 if group.has_history:
+                    group.has_history = group.settled_us >= before_us  # else this is the last that there is to remove
                     until = group.state.committed // group.capacity * group.capacity
                     self._collector.collect(OldHistory(group.queue, until, before_us))

@@ -84,7 +84,9 @@ class ObjectGroup:
         self.records: dict[bytes, bytes] = {}
         """Its records as they are stored, except buckets of done and failed messages that are finished."""
         self.has_history = True
-        """Whether there may be done or failed messages in the store."""
+        """Whether there may be done or failed messages in the store that are finished with."""
+        self.settled_us = 0
+        """When a message was last done or failed, as far as this process knows."""
         self.is_deleted = False
         self._entries: dict[int, Entry] = {}
         self._buckets: set[int] = set()
@@ -138,6 +140,7 @@ class ObjectGroup:
             settled.append(encode_settled(Settled(entry.message_id, claim, now_us, pending.attempts, entry.metadata)))
             del settled[:-_HISTORY]
             self._dirty_settled.add((record, number))
+            self.settled_us = now_us
         self._forget(offset)
 
     def _forget(self, offset: int) -> None:

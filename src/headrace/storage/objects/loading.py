@@ -34,9 +34,10 @@ def prepare(database: Database, instance: str, clock: Clock) -> None:
 class Loading:
     """Fills a catalog from a database."""
 
-    def __init__(self, database: Database, catalog: Catalog) -> None:
+    def __init__(self, database: Database, catalog: Catalog, now_us: int) -> None:
         self._database = database
         self._catalog = catalog
+        self._now_us = now_us
         self._logs: dict[int, ObjectLog] = {}
         self._groups: dict[bytes, ObjectGroup] = {}
 
@@ -82,6 +83,7 @@ class Loading:
             raise Corrupt(where, 0, f"queue {queue!r} has no log or no specification")
         state.filter = spec[1].filter
         group = self._groups[queue] = ObjectGroup(int(queue), log, state, spec[1].bucket_size)
+        group.settled_us = self._now_us  # or some time before
         group.records = {key: value, keys.spec_key(queue): spec[0]}
         first = keys.bucket_id(group.exponent, state.committed)
         for kind in (keys.DONE, keys.FAILED):  # those that are still added to

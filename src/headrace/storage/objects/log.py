@@ -45,12 +45,10 @@ class ObjectLog(Log):
 
     __slots__ = (
         "_surroundings",
-        "first_offset",
+        "collected",
         "groups_by_name",
         "id",
         "is_stored",
-        "name",
-        "next_offset",
         "prefix",
         "shelf",
         "staged",
@@ -63,6 +61,8 @@ class ObjectLog(Log):
         self.id = -1
         """-1 until something is staged for it."""
         self.is_stored = False
+        self.collected = 0
+        """Up to where its messages are being removed from the store."""
         self.prefix = b""
         self.first_offset = 0
         self.next_offset = 0

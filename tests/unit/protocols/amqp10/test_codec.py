@@ -1,5 +1,7 @@
 """The bytes of AMQP 1.0, pinned: frames as the standard draws them, messages as they are stored."""
 
+import contextlib
+
 import pytest
 
 from headrace.errors import ProtocolError
@@ -184,3 +186,19 @@ def test_a_transfer_has_its_payload_behind_it() -> None:
 
     assert isinstance(event, Transfer)
     assert (event.channel, event.handle, event.id, event.tag, event.payload) == (2, 1, 5, b"t", b"payload")
+
+
+@pytest.mark.parametrize("start", [b"\x00\x53\x15\xc0", b"\x00\x53\x14\xc0"])
+@pytest.mark.parametrize(
+    "number", [b"\x81", b"\x70", b"\x70\x00", b"\x52", b"\x00", b"\x43\x70", b"\x43\x81", b"\x43\x52"]
+)
+@pytest.mark.parametrize("count", [2, 3, 5, 6])
+def test_numbers_that_are_none_or_cut_short_raise_nothing_but_a_protocol_error(
+    start: bytes, number: bytes, count: int
+) -> None:
+    for role in (b"\x41", b"\x43", b"\x52\x01"):
+        body = bytes([count]) + role + number + b"\x00\x53\x24\x45"
+        decoder = Decoder()
+        decoder.feed(AMQP_HEADER)
+        with contextlib.suppress(ProtocolError):
+            assert len(decoder.feed(encode_frame(0, start + bytes([len(body)]) + body))) == 1

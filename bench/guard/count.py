@@ -1,0 +1,92 @@
+"""Counts instructions per message, which a busy machine does not change, and compares them with what is recorded.
+
+python bench/guard/count.py              exits with 1 when something takes more than it did
+python bench/guard/count.py --record     what is counted now is what is expected from now on
+
+Needs valgrind. Counts the package that Python finds: PYTHONPATH=build/compiled for the compiled one.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from scenarios import COUNT
+
+from headrace.version import IS_COMPILED
+
+HERE = Path(__file__).parent
+RECORD = HERE / "instructions.json"
+TOLERANCE = 0.10
+TOLERANCE_ELSEWHERE = 1.0
+"""For another Python, compiler or machine than the one that was recorded: only what is grossly wrong is seen there."""
+FORM = "compiled" if IS_COMPILED else "interpreted"
+TOOLS = f"Python {sys.version}, mypy {version('mypy')}, {platform.machine()}"
+Counts = dict[str, int]
+
+
+def count() -> Counts:
+    """Instructions per message, scenario by scenario. Raises RuntimeError with what valgrind said."""
+    with tempfile.TemporaryDirectory() as folder:
+        names, dumps = Path(folder) / "names", Path(folder) / "dump"
+        command = ["valgrind", "--tool=callgrind", "--dump-before=getsid", f"--callgrind-out-file={dumps}"]
+        ended = subprocess.run(
+            [*command, sys.executable, str(HERE / "scenarios.py"), str(names)],
+            env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+        )
+        if ended.returncode:
+            raise RuntimeError(ended.stderr[-4000:])
+        measured = names.read_text().splitlines()
+        # Dump 1 ends with the first mark, dump 2 with the second: those with even numbers are the scenarios.
+        return {name: _total(Path(f"{dumps}.{2 * number}")) // COUNT for number, name in enumerate(measured, start=1)}
+
+
+def _total(dump: Path) -> int:
+    found = re.search(r"^(?:totals|summary): (\d+)", dump.read_text(), re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"callgrind's {dump.name} says no total")
+    return int(found[1])
+
+
+def compare(counts: Counts, recorded: Counts, tolerance: float) -> list[str]:
+    """Show all; returns what takes more than it may."""
+    slower: list[str] = []
+    for name, now in counts.items():
+        before = recorded.get(name)
+        change = "not recorded" if before is None else f"{now / before - 1:+.1%}"
+        print(f"{name:<42}{before or '':>9}{now:>9}  {change}")
+        if before is None or now > before * (1 + tolerance):
+            slower.append(name)
+    return slower
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="write down what is counted now")
+    to_record = parser.parse_args().record
+    counts = count()
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    recorded = record.get(FORM, {"tools": TOOLS, "instructions": {}})
+    tolerance = TOLERANCE if recorded["tools"] == TOOLS else TOLERANCE_ELSEWHERE
+    print(f"{f'instructions per message, {FORM}':<42}{'recorded':>9}{'now':>9}")
+    slower = compare(counts, recorded["instructions"], tolerance)
+    if to_record:
+        record[FORM] = {"tools": TOOLS, "instructions": counts}
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    elif slower:
+        sys.exit(
+            f"more than {tolerance:.0%} above what is recorded: {', '.join(slower)}. If that is the price of something "
+            f"worth it, record it: python bench/guard/count.py --record"
+        )
+
+
+if __name__ == "__main__":
+    main()

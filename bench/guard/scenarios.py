@@ -1,0 +1,157 @@
+"""What is counted: one message's way through the core, the codecs and the routes. Run by count.py, under callgrind.
+
+Every scenario runs twice: first to make what is made once, then for the count, between two calls of `mark`.
+"""
+
+import gc
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.clock import ManualClock
+from headrace.core.broker import Broker
+from headrace.core.definition import declared
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.exchange import Binding, Exchange
+from headrace.core.exchanges import Exchanges
+from headrace.core.group import ACK
+from headrace.model import Message, Source
+from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
+from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
+from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
+from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
+from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
+from headrace.protocols.mqtt.packets import V5
+from headrace.storage.api import Engine
+from headrace.storage.local.engine import LocalEngine
+from headrace.storage.memory import MemoryEngine
+
+COUNT = 1000
+BATCH = 100
+PAYLOAD = b"x" * 100
+PERSISTENT = b"\x10\x00\x02"  # property flags of AMQP 0-9-1 with delivery-mode alone, and its value
+TOPIC = "plant/7/line/3/temperature"
+Run = Callable[[], object]
+
+
+def mark() -> None:
+    """callgrind writes down what it has counted so far whenever getsid is called, which nothing else does."""
+    os.getsid(0)
+
+
+class Cycle:
+    """Publish, deliver and acknowledge in batches, on one durable queue."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._soon: list[Callable[[], None]] = []
+        self._clock = ManualClock()
+        self._broker = Broker(engine, self._clock, self._soon.append)
+        self._inbox: list[Delivery] = []
+        self._broker.declare(declared("orders", durable=True))
+        self._broker.consume("orders", Consumer("guard", self._inbox.extend, credit=2 * BATCH))
+        self._turn()
+
+    def _turn(self) -> None:
+        while self._soon:
+            soon, self._soon[:] = list(self._soon), []
+            for call in soon:
+                call()
+            self._engine.sync()
+
+    def run(self) -> None:
+        source = Source("orders", "", "guard", "guard")
+        confirmed: list[object] = []
+        for _ in range(COUNT // BATCH):
+            now_us = self._clock.now_us()
+            for _ in range(BATCH):
+                self._broker.publish(Message(source, PAYLOAD, now_us), confirmed.append)
+            self._turn()
+            deliveries, self._inbox[:] = list(self._inbox), []
+            for delivery in deliveries:
+                self._broker.settle(delivery, ACK)
+            self._turn()
+        assert confirmed == [None] * COUNT, "a publish was refused"
+
+
+def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
+    local = LocalEngine(folder / "data")
+    yield "core cycle, memory engine", Cycle(MemoryEngine()).run
+    yield "core cycle, local engine", Cycle(local).run
+    local.close()
+    yield from amqp091()
+    yield from mqtt()
+    yield "topic exchange, 1000 bindings, new key", routing()
+
+
+def amqp091() -> Iterator[tuple[str, Run]]:
+    method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + b"\0" + b"\6orders" + b"\0"
+    publish = _frame(method) + encode_content(1, PERSISTENT, PAYLOAD, FRAME_MAX_SIZE)
+    acknowledge = _frame(BASIC_ACK.to_bytes(4) + (1).to_bytes(8) + b"\0")
+    decoder = AmqpDecoder()
+    decoder.feed(PROTOCOL_HEADER + publish)
+    encoder = DeliverEncoder(1, "ctag1.0")
+    source = Source("orders", "", "guard", "amqp091")
+
+    def encode() -> None:
+        for tag in range(COUNT):
+            encoder.encode(source, tag, False, PERSISTENT, PAYLOAD, FRAME_MAX_SIZE)
+
+    yield "AMQP 0-9-1, decode publish", lambda: decoder.feed(publish * COUNT)
+    yield "AMQP 0-9-1, decode ack", lambda: decoder.feed(acknowledge * COUNT)
+    yield "AMQP 0-9-1, encode deliver", encode
+
+
+def _frame(payload: bytes) -> bytes:
+    return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
+
+
+def mqtt() -> Iterator[tuple[str, Run]]:
+    decoder = MqttDecoder(1 << 28, 16)
+    connect = b"\0\4MQTT" + bytes((V5, 2, 0, 60)) + b"\0" + b"\0\1a"
+    decoder.feed(bytes((0x10, len(connect))) + connect)
+    publish = encode_publish(V5, TOPIC, PAYLOAD, 1, packet_id=7)
+    encoder = PublishEncoder(V5, TOPIC, PAYLOAD)
+
+    def encode() -> None:
+        for number in range(1, COUNT + 1):
+            encoder.encode(1, False, number)
+
+    yield "MQTT 5, decode publish", lambda: decoder.feed(publish * COUNT)
+    yield "MQTT 5, encode publish", encode
+
+
+def routing() -> Run:
+    exchanges = Exchanges()
+    exchanges.declare(Exchange("x", "topic"))
+    for number in range(1000):
+        exchanges.bind(Binding("x", f"queue-{number}", f"*.order-{number}.#" if number % 2 else f"eu.order-{number}"))
+    keys = iter([f"eu.order-7.{number}" for number in range(2 * COUNT)])
+
+    def route() -> None:
+        for _ in range(COUNT):
+            exchanges.route("x", next(keys))
+
+    return route
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp())
+    gc.disable()  # when it runs depends on all that was made before
+    try:
+        with Path(sys.argv[1]).open("w") as names:
+            for name, run in scenarios(folder):
+                run()
+                mark()
+                run()
+                mark()
+                names.write(f"{name}\n")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

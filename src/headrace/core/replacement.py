@@ -1,0 +1,59 @@
+"""A stream whose messages give way to others in one commit, as compaction wants it. Offsets go on: none comes twice."""
+
+from typing import Final, final
+
+from headrace.core.group import Group
+from headrace.core.queue import Queue
+from headrace.core.turn import Turn
+from headrace.errors import PreconditionFailed, Refused
+from headrace.storage.api import Commit
+
+_TAIL_MESSAGES: Final = 100_000
+_TAIL_BYTES: Final = 64 << 20
+"""What was published meanwhile is stored once more, behind what replaces the rest: there is an end to that."""
+
+
+@final
+class Replacement:
+    """All that a stream has below an offset goes, when something else comes into its place."""
+
+    def __init__(self, queue: Queue, before: int) -> None:
+        """Raises Refused for a queue that is no durable stream."""
+        if not queue.definition.is_stream or not queue.durable:
+            raise Refused(f"queue {queue.name!r} is no durable stream: only what such a one has can be replaced")
+        self._queue = queue
+        self._before = before
+        self._end = 0
+        self._caught_up: list[Group] = []
+
+    def add_to(self, commit: Commit) -> None:
+        """Have what is there go, and what was published meanwhile stay, with what the commit appends in front of it.
+
+        Raises PreconditionFailed when somebody still needs what is to go, or too much was published meanwhile.
+        """
+        queue, log = self._queue, self._queue.log
+        if queue.is_gone:
+            raise Refused(f"queue {queue.name!r} was deleted")
+        end = log.next_offset
+        if queue.retention_floor(queue.definition.retention) < end:
+            raise PreconditionFailed(f"a work group or an archive still needs messages of stream {queue.name!r}")
+        if not queue.first_offset <= self._before <= end or end - self._before > _TAIL_MESSAGES:
+            raise PreconditionFailed(
+                f"stream {queue.name!r} begins at {queue.first_offset} and ends at {end} now, too far from the offset "
+                f"{self._before} that was said; read it again"
+            )
+        tail = log.read(self._before, end - self._before, _TAIL_BYTES)
+        if len(tail) < end - self._before:
+            raise PreconditionFailed(f"too much was published to stream {queue.name!r} meanwhile; read it again")
+        if tail:
+            commit.append(log.name, tail)
+        commit.truncate(log.name, end)
+        self._end = end
+        self._caught_up = [group for group in queue.groups.values() if group.state.committed >= end]
+
+    def happened(self, turn: Turn) -> None:
+        """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
+        self._queue.truncated(turn, self._end)
+        for group in self._caught_up:
+            if self._queue.groups.get(group.name) is group:
+                self._queue.skip(turn, group)

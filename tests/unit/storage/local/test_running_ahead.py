@@ -1,0 +1,176 @@
+"""Commits that are used before they are synced: when readers see them, when they are done, what a failure does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from headrace.errors import Fatal, HeadraceError
+from headrace.storage.api import Commit
+from headrace.storage.local.disk import Disk, SyncFailed
+from headrace.storage.local.engine import LocalEngine
+from tests.workbench import many, payloads, plain
+
+
+class SlowDisk(Disk):
+    """A disk whose syncs wait until the gate is open, and fail when told so."""
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.is_broken = False
+
+    def write_synced(self, fd: int, buffers: object, position: int) -> None:
+        assert self.gate.wait(10)
+        super().write_synced(fd, buffers, position)  # type: ignore[arg-type]
+
+    def sync(self, fd: int) -> None:
+        assert self.gate.wait(10)
+        if self.is_broken:
+            raise SyncFailed(5, "Input/output error")
+        super().sync(fd)
+
+
+class Owner:
+    """An engine whose owner notes, in order, what it is told."""
+
+    def __init__(self, root: Path) -> None:
+        self.disk = SlowDisk()
+        self.woken = Event()
+        self.engine = LocalEngine(root, self.woken.set, disk=self.disk)
+        self.told: list[str] = []
+        self.errors: list[HeadraceError | None] = []
+        self.publish("begin", early=False)  # the first record makes the journal's first file
+        self.engine.sync()
+        self.told.clear()
+        self.errors.clear()
+
+    def publish(self, name: str, early: bool = True, durable: bool = True, count: int = 1) -> None:
+        commit = Commit()
+        commit.append("orders", plain(*[name.encode()] * count))
+        if early:
+            commit.applied = lambda: self.told.append(f"{name} used")
+        self.engine.commit(commit, lambda error: self._done(name, error), durable)
+
+    def _done(self, name: str, error: HeadraceError | None) -> None:
+        self.told.append(f"{name} done")
+        self.errors.append(error)
+
+    @property
+    def stored(self) -> list[bytes]:
+        return payloads(self.engine.log("orders").read(1, 1000))
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    owner = Owner(tmp_path)
+    yield owner
+    owner.disk.gate.set()
+    owner.engine.close()
+
+
+def test_a_commit_is_used_before_it_is_synced_and_done_afterwards(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    owner.publish("a")
+    owner.engine.poll()
+
+    assert owner.told == ["a used"]
+    assert owner.stored == [b"a"]
+
+    owner.disk.gate.set()
+    owner.engine.sync()
+    assert owner.told == ["a used", "a done"]
+
+
+def test_one_that_may_not_run_ahead_is_seen_when_it_is_synced(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    owner.publish("a", early=False)
+    owner.engine.poll()
+
+    assert owner.stored == []
+
+    owner.disk.gate.set()
+    owner.engine.sync()
+    assert (owner.told, owner.stored) == (["a done"], [b"a"])
+
+
+def test_commits_are_done_in_their_order_whichever_of_them_ran_ahead(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    owner.publish("a")
+    owner.publish("b", durable=False)
+    owner.publish("c", early=False, durable=False)
+    owner.publish("d", early=False)
+    owner.publish("e")
+    owner.engine.poll()
+    assert owner.told[:2] == ["a used", "b used"]
+    assert not [what for what in owner.told if what.endswith("done")]
+
+    owner.disk.gate.set()
+    owner.engine.sync()
+
+    assert [what for what in owner.told if what.endswith("done")] == ["a done", "b done", "c done", "d done", "e done"]
+    assert owner.stored == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_large_commit_waits_for_its_sync(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    commit = Commit()
+    commit.append("orders", many(200, size=1000))
+    commit.applied = lambda: owner.told.append("used")
+    owner.engine.commit(commit, lambda error: owner.told.append("done"))
+    owner.engine.poll()
+    assert owner.told == []
+
+    owner.disk.gate.set()
+    owner.engine.sync()
+    assert owner.told[-1] == "done"
+
+
+def test_one_that_need_not_be_synced_is_done_at_once_and_synced_within_a_second(owner: Owner) -> None:
+    owner.publish("a", durable=False)
+    assert owner.woken.wait(10)
+    owner.engine.poll()
+    assert owner.told == ["a used", "a done"]
+
+    owner.publish("b")  # synced behind it, so it is synced too
+    owner.engine.sync()
+    assert owner.told[-1] == "b done"
+
+
+def test_the_owner_is_woken_when_a_sync_is_over(owner: Owner) -> None:
+    owner.disk.gate.clear()
+    owner.publish("a")
+    owner.engine.poll()
+    owner.woken.clear()
+
+    owner.disk.gate.set()
+
+    assert owner.woken.wait(10)
+    owner.engine.poll()
+    assert owner.told == ["a used", "a done"]
+
+
+def test_a_sync_that_fails_is_the_end_and_confirms_nothing(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    owner.disk.gate.clear()
+    owner.publish("a")
+    owner.disk.is_broken = True
+    owner.disk.gate.set()
+
+    with pytest.raises(Fatal):
+        owner.engine.sync()
+
+    assert [type(error) for error in owner.errors] == [Fatal]
+    with pytest.raises(Fatal):
+        owner.publish("b")
+    owner.engine.close()
+
+
+def test_everything_used_is_there_after_opening_again(owner: Owner, tmp_path: Path) -> None:
+    for number in range(300):  # several pages of the journal, syncs and writes beside each other
+        owner.publish(str(number), durable=number % 3 > 0)
+    owner.engine.close()
+
+    owner.engine = LocalEngine(tmp_path)
+    assert owner.stored == [b"%d" % number for number in range(300)]

@@ -1,0 +1,131 @@
+"""What is compiled, what the compiler would get wrong without a word, and what is done where it cannot be used."""
+
+import ast
+import builtins
+import os
+import subprocess
+import sys
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import hatch_build
+import pytest
+
+_ROOT = Path(hatch_build.__file__).parent
+_NO_COMPILER = {"CC": "no-such-compiler", "HEADRACE_COMPILE": ""}
+
+
+def test_a_function_names_errors_of_one_kind_alike() -> None:
+    """mypyc gives a variable one type: another kind of our errors, caught under the same name, is a TypeError."""
+    mixed: list[str] = []
+    for name, node in _nodes():
+        if isinstance(node, ast.FunctionDef):
+            kinds: defaultdict[str, set[str]] = defaultdict(set)
+            for inner in _own(node):
+                if isinstance(inner, ast.ExceptHandler) and inner.name and inner.type:
+                    kinds[inner.name].add(ast.unparse(inner.type))
+            mixed += [f"{name} {node.name}: {found}" for found in kinds.values() if len(found) > 1 and _has_ours(found)]
+
+    assert mixed == []
+
+
+def test_what_python_reads_from_a_class_is_final() -> None:
+    """mypyc makes anything else that is assigned in a class the default of an attribute, which the class has not."""
+    assert [
+        f"{name}: {ast.unparse(assigned)}"
+        for name, node in _nodes()
+        if isinstance(node, ast.ClassDef)
+        for assigned in node.body
+        if isinstance(assigned, ast.Assign) and ast.unparse(assigned.targets[0]) == "__match_args__"
+    ] == []
+
+
+def _nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Everything in every module that is compiled."""
+    for name in hatch_build.modules():
+        for node in ast.walk(ast.parse((hatch_build.SOURCES / name).read_text())):
+            yield name, node
+
+
+def _has_ours(kinds: set[str]) -> bool:
+    return any(kind.isidentifier() and not hasattr(builtins, kind) for kind in kinds)
+
+
+def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions inside it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield node
+            waiting += ast.iter_child_nodes(node)
+
+
+def test_nothing_is_both_compiled_and_left_interpreted() -> None:
+    modules = hatch_build.modules()
+
+    assert "headrace/core/broker.py" in modules
+    assert not hatch_build.INTERPRETED & set(modules)
+    assert all((hatch_build.SOURCES / name).exists() for name in hatch_build.INTERPRETED)
+
+
+def test_without_a_compiler_the_copy_is_plain_and_runs(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+
+    said = _update(copy, _NO_COMPILER)
+    version = subprocess.run(
+        [sys.executable, "-m", "headrace", "--version"],
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert "there is no C compiler (no-such-compiler); it runs as plain Python" in said
+    assert not list(copy.rglob("*.so"))
+    assert version.endswith("(interpreted)\n")
+
+
+def test_a_copy_follows_its_sources(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    _update(copy, _NO_COMPILER)
+    (copy / "headrace" / "model.py").write_text("changed")
+    (copy / "headrace" / "left_over.py").write_text("")
+
+    _update(copy, _NO_COMPILER)
+
+    assert (copy / "headrace" / "model.py").read_bytes() == (hatch_build.SOURCES / "headrace/model.py").read_bytes()
+    assert not (copy / "headrace" / "left_over.py").exists()
+
+
+def test_where_compiling_is_required_its_lack_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        _update(tmp_path / "copy", {**_NO_COMPILER, "HEADRACE_COMPILE": "on"})
+
+    assert "there is no C compiler (no-such-compiler)" in failed.value.stderr
+
+
+def test_without_a_compiler_a_wheel_is_plain(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        env={**os.environ, **_NO_COMPILER},
+        cwd=_ROOT,
+        capture_output=True,
+        check=True,
+    )
+
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "headrace/core/broker.py" in names
+    assert not [name for name in names if name.endswith(".so")]
+
+
+def _update(copy: Path, environment: dict[str, str]) -> str:
+    command = [sys.executable, str(_ROOT / "hatch_build.py"), str(copy)]
+    ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
+    return ended.stdout
