@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.definition import STREAM, QueueDefinition
 from headrace.core.group import ACK, RELEASE
-from headrace.errors import Unavailable
+from headrace.errors import HeadraceError, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Commit, Done, Engine, Log
 from headrace.storage.group_state import GroupState
@@ -21,18 +21,14 @@ class DistantLog(Log):
     def __init__(self, engine: "DistantEngine", name: str) -> None:
         self._engine = engine
         self.name = name
+        self.refresh()
 
     @property
     def _log(self) -> Log:
         return self._engine.memory.log(self.name)
 
-    @property
-    def first_offset(self) -> int:  # type: ignore[override]
-        return self._log.first_offset
-
-    @property
-    def next_offset(self) -> int:  # type: ignore[override]
-        return self._log.next_offset
+    def refresh(self) -> None:
+        self.first_offset, self.next_offset = self._log.first_offset, self._log.next_offset
 
     @property
     def size_bytes(self) -> int:
@@ -61,16 +57,21 @@ class DistantEngine(Engine):
         self.memory = MemoryEngine()
         self.is_away = False
         self.near = 0
-
-    @property
-    def staged_bytes(self) -> int:  # type: ignore[override]
-        return self.memory.staged_bytes
+        self.staged_bytes = 0
+        self._logs: dict[str, DistantLog] = {}
 
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
-        self.memory.commit(commit, done, durable)
+        def committed(error: HeadraceError | None) -> None:
+            for log in self._logs.values():
+                log.refresh()
+            done(error)
+
+        self.memory.commit(commit, committed, durable)
 
     def log(self, name: str) -> Log:
-        return DistantLog(self, name)
+        if name not in self._logs:
+            self._logs[name] = DistantLog(self, name)
+        return self._logs[name]
 
     def logs(self) -> list[str]:
         return self.memory.logs()
