@@ -54,11 +54,11 @@ class Door:
 
 
 class S3:
-    """A bucket of its own in moto's S3, behind a door."""
+    """A bucket in moto's S3, of its own unless it is named, behind a door."""
 
-    def __init__(self, port: int, forgetful: bool = False) -> None:
+    def __init__(self, port: int, forgetful: bool = False, bucket: str = "") -> None:
         self._door = Door(port, forgetful)
-        self.bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+        self.bucket = bucket or f"bucket-{uuid.uuid4().hex[:12]}"
         requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
         self.url = f"s3://{self.bucket}/some/prefix"
         self.shut = self._door.shut

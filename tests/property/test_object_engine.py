@@ -35,6 +35,8 @@ class ObjectEngines(Engines):
         self.count = 0
         self.confirmed = 0
         self.safe = 0
+        self.used = 0
+        self.forgotten = 0
         self.history = [contents(self.model)]
 
     def open(self) -> ObjectEngine:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 from urllib.parse import unquote, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -131,6 +131,8 @@ class Call:
                     parts.append(part)
         except TimeoutError as error:
             raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from error
+        except ClientDisconnect as error:
+            raise BadRequest("the connection ended before the body did") from error
         return b"".join(parts)
 
     async def json(self) -> dict[str, object]:

@@ -21,6 +21,7 @@ from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from tests.house import House
 from tests.servers import Server
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -60,6 +61,17 @@ def test_nothing_of_http_is_loaded_before_the_first_connection(fresh: Server) ->
 
     assert "httptools" not in before
     assert "httptools" in maps.read_text()
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(fresh: Server) -> None:
+    head = "POST /api/v1/publish/%2F HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+    with raw(fresh) as connection:
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        eventually(lambda: "connected" in fresh.log())
+    eventually(lambda: "the connection is ended" in fresh.log())
+
+    assert httpx.get(f"{fresh.http_url}/health").status_code == 200
+    assert "Traceback" not in fresh.log()
 
 
 def test_clients_that_come_while_http_is_loaded_are_all_answered(fresh: Server) -> None:
