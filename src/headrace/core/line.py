@@ -289,6 +289,7 @@ class Line:
         self.look()
 
     def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
+        turn.durable.applied = None  # it holds the turn, and so all messages until the garbage collector comes
         if self._ahead and self._ahead[0] is turn:
             self._synced(turn, error)
             return
