@@ -23,7 +23,13 @@ def _commit(engine: LocalEngine, payload: bytes) -> None:
 def _crash(engine: LocalEngine, root: Path, name: str) -> Path:
     """The directory as a kill -9 would leave it now."""
     left = root.with_name(name)
-    shutil.copytree(root, left)
+    while True:
+        try:
+            shutil.copytree(root, left)
+        except shutil.Error:  # something was removed under the copy's hands: that is not how a kill leaves it
+            shutil.rmtree(left)
+        else:
+            break
     engine.close()
     return left
 
