@@ -191,13 +191,17 @@ def _quick_transfer(data: bytes, start: int, end: int, channel: int) -> Transfer
     if count > 2 and at < stop:
         if data[at] == 0xA0:
             tag, at = at + 2, at + 2 + data[at + 1]
+            if at > stop:
+                return None
             transfer.tag = data[tag:at]
         elif data[at] == 0x40:
             at += 1
         else:
             return None
+    if at > stop:  # compiled, a slice that ends before it begins is an error: docs/design/compiled.md
+        return None
     flags = _FLAGS.get(data[at:stop])
-    if flags is None or at > stop or flags[0] != (count - 3 if count > 3 else 0):
+    if flags is None or flags[0] != (count - 3 if count > 3 else 0):
         return None
     _, transfer.settled, transfer.more = flags
     transfer.payload = data[stop:end]
