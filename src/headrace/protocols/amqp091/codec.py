@@ -161,7 +161,7 @@ class Decoder:
         if size - at < 22 + FRAME_OVERHEAD:
             return at
         end = at + 7 + _u32(data, at + 3)
-        if data[at] != HEADER or _u16(data, at + 1) != channel or size - end < FRAME_OVERHEAD + 1:
+        if data[at] != HEADER or _u16(data, at + 1) != channel or end < at + 19 or size - end < FRAME_OVERHEAD + 1:
             return at
         raw = data[at + 19 : end]
         said = self._said.get(raw)

@@ -153,6 +153,8 @@ def _decode(data: bytes, file: str) -> tuple[Target, list[EncodedBlock], bytes]:
     blocks: list[EncodedBlock] = []
     for length, largest, expiry in head["blocks"]:
         body_at = at + HEADER_BYTES
+        if length < HEADER_BYTES:
+            raise ValueError("a block without a header")
         block = decode_block(data[at:body_at], data[body_at : at + length], file, at)
         blocks.append(EncodedBlock(block, largest, expiry))
         at += length

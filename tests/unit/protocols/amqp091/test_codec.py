@@ -41,6 +41,19 @@ def test_publishes_that_repeat_themselves_are_read_as_the_first() -> None:
     assert [event.body for event in events if isinstance(event, Publish)] == [b"hi"] * 3
 
 
+def test_a_header_too_short_to_be_one_is_refused_behind_a_known_publish_too() -> None:
+    publish = "01 0001 0000000c 003c 0028 0000 00 03 6a6f62 00 ce"
+    whole = "02 0001 0000000f 003c 0000 0000000000000002 1000 02 ce 03 0001 00000002 6869 ce"
+    short = "02 0001 00000005 003c 0000 00 ce 03 0001 00000002 6869 ce 03 0001 00000002 6869 ce"
+    decoder = Decoder()
+
+    events = decoder.feed(PROTOCOL_HEADER + bytes.fromhex(publish + whole + publish + short))
+
+    assert [type(event) for event in events] == [Hello, Publish]
+    assert decoder.failure is not None
+    assert decoder.failure.code in (501, 502)
+
+
 def test_an_acknowledgement_has_a_tag_and_a_bit() -> None:
     frame = bytes.fromhex("01 0002 0000000d 003c 0050 0000000000000007 01 ce")
 
