@@ -6,7 +6,7 @@ from typing import Final, final
 
 from headrace.core.delivery import Delivery
 
-_SLACK: Final = 1024
+_SLACK: Final = 64
 
 
 @final
@@ -53,9 +53,13 @@ class Leases:
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        return self._deliveries.pop(offset)
+        delivery = self._deliveries.pop(offset)
+        if not self._deliveries:
+            self.clear()
+        return delivery
 
     def clear(self) -> None:
+        """Nothing is held any more."""
         self._deliveries.clear()
         self._ends.clear()
         self._noted = 0

@@ -476,17 +476,18 @@ def _aligned(length: int) -> int:
 
 
 def _encode_sources(sources: "dict[Source, int]") -> bytes:
-    parts: list[bytes] = []
-    for source in sources:
-        names = (
-            source.topic.encode(),
-            source.exchange.encode(),
-            source.client_id.encode(),
-            source.protocol.encode(),
-        )
-        parts.append(_SOURCE.pack(source.encoding, *map(len, names)))
-        parts += names
-    return b"".join(parts)
+    return b"".join([source.stored or _encode_source(source) for source in sources])
+
+
+def _encode_source(source: Source) -> bytes:
+    names = (
+        source.topic.encode(),
+        source.exchange.encode(),
+        source.client_id.encode(),
+        source.protocol.encode(),
+    )
+    source.stored = b"".join([_SOURCE.pack(source.encoding, *map(len, names)), *names])
+    return source.stored
 
 
 def _decode_sources(table: bytes, count: int) -> list[Source]:
