@@ -41,18 +41,20 @@ def test_what_is_no_node_is_corrupt_and_says_where(text: bytes) -> None:
 def test_an_owner_is_one_only_until_its_lease_runs_out() -> None:
     clock = ManualClock()
     ownership = Ownership(node("a"), b"secret", clock)
-    assert not ownership.mine
+    seen = [ownership.mine]
 
     ownership.became(ownership.me, 3, clock.monotonic_us() + 1_000_000)
-    assert ownership.mine
+    seen.append(ownership.mine)
     clock.advance(0.999)
-    assert ownership.mine
+    seen.append(ownership.mine)
     clock.advance(0.001)
-
-    assert not ownership.mine
-    assert ownership.is_expired
+    seen.append(ownership.mine)
+    is_expired = ownership.is_expired
     ownership.renewed(clock.monotonic_us() + 1)
-    assert ownership.mine
+    seen.append(ownership.mine)
+
+    assert seen == [False, True, True, False, True]
+    assert is_expired
 
 
 def test_changes_are_told_once_and_only_when_there_are_any() -> None:
