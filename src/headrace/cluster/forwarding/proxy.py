@@ -15,7 +15,7 @@ from headrace.net.origin import Origin
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.doorway import Doorway
 
-_PENDING_BYTES: Final = 256 << 10
+PENDING_BYTES: Final = 256 << 10
 """So much of an answer waits here for a client that reads slowly."""
 # RFC 9110 [7.6.1]: these are between two neighbours, and not for those behind them.
 _NEIGHBOURS: Final = frozenset(
@@ -107,7 +107,7 @@ class Exchange(Sink):
         self._pending.append(data)
         self._pending_bytes += len(data)
         self._something.set()
-        if self._pending_bytes > _PENDING_BYTES and not self._is_paused:
+        if self._pending_bytes > PENDING_BYTES and not self._is_paused:
             self._is_paused = True
             self._upstream.pause(True)
 
