@@ -258,7 +258,7 @@ class Mqtt5(Connected):
     @contextlib.contextmanager
     def inside(self, user: str, password: str) -> Iterator[None]:
         client, connected = self._client(user, password, "inside"), threading.Event()
-        client.on_connect = lambda client, data, flags, code, properties: code.is_failure or connected.set()
+        client.on_connect = lambda client, data, flags, code, properties: None if code.is_failure else connected.set()
         with self._running(client):
             assert connected.wait(SECONDS)
             yield
@@ -464,4 +464,16 @@ class Coap(Unconnected):
         return bool(code.is_successful())
 
 
-SPEAKERS = [Amqp091, Amqp10, Mqtt5, Mqtt3, WebSocket, WebSocketOfHttp, Http, HttpPublish, RabbitMq, Bulk, Coap]
+SPEAKERS: list[type[Speaker]] = [
+    Amqp091,
+    Amqp10,
+    Mqtt5,
+    Mqtt3,
+    WebSocket,
+    WebSocketOfHttp,
+    Http,
+    HttpPublish,
+    RabbitMq,
+    Bulk,
+    Coap,
+]
