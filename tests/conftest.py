@@ -4,8 +4,8 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # How long an example takes depends on what else the machine does; pytest's own timeout ends what hangs.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,7 +19,7 @@ OWN_SPARK = ("test_cluster", "test_pipeline_command", "test_declarative", "test_
 LONGEST_FIRST = (SPARK, "tests/crash/", "tests/property/")
 
 
-class Together(LoadScopeScheduling):
+class Together(LoadScopeScheduling):  # type: ignore[misc]
     """Gives the tests of a file to one worker, and all that share the Spark session to one as well."""
 
     def _split_scope(self, nodeid: str) -> str:
