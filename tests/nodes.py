@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import pika
 from pika.adapters.blocking_connection import BlockingConnection
 
-from headrace.app import Launch, _Program
+from headrace.app import _Program
 from headrace.clock import SystemClock
 from headrace.cluster.forwarding.doorway import Local
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
+from headrace.launch import Launch
 from headrace.net.connection import Handler
 from headrace.storage.memory import MemoryEngine
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import json
 import logging
 import os
 import resource
@@ -12,35 +11,29 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from rich.filesize import decimal
-
 from headrace import logs
 from headrace.admin.listener import Contribute, HttpListener, Speaker
+from headrace.announcement import announce
 from headrace.clock import Clock, SystemClock
-from headrace.config.configuration import Configuration, Flags, load
-from headrace.config.settings import JSON_FORMAT, LOCAL_REFUSE, StorageSettings
-from headrace.core.configured import FILE_QUEUE
-from headrace.core.inner import is_inner
-from headrace.core.logins import Background, Result
-from headrace.errors import Fatal, HeadraceError, Unavailable
+from headrace.config.configuration import Configuration
+from headrace.config.settings import LOCAL_REFUSE
+from headrace.engines import OpenEngine, name_of, open_engine
+from headrace.errors import Fatal, HeadraceError
 from headrace.exits import EXIT_STOP_TOO_LONG
+from headrace.launch import Launch
 from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, to_nodes
+from headrace.ready_file import ReadyFile
 from headrace.reloading import tls_files
 from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
-from headrace.storage.api import Engine, Wake
-from headrace.storage.local.disk import open_privately
-from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
-from headrace.storage.memory import MemoryEngine
-from headrace.version import __version__
+from headrace.threads import Threads
 
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.doorway import Doorway
@@ -50,64 +43,7 @@ _WEB_SOCKET_PATH: Final = "/mqtt"
 _PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
 _TICK_SECONDS: Final = 0.05
-_THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
-
-OpenEngine = Callable[[StorageSettings, Wake], Engine]
-
-
-@final
-@dataclass(frozen=True)
-class Launch:
-    """What `headrace serve` was asked for."""
-
-    file: Path | None = None
-    flags: Flags = field(default_factory=dict)
-    ready_file: Path | None = None
-    """Where to write pid, data directory and ports once it serves."""
-
-    def read(self) -> Configuration:
-        """The configuration as it is now. Raises Refused."""
-        return load(FILE_QUEUE, self.file, os.environ, self.flags)
-
-
-def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
-    """The engine over a data directory, in an object store, or in memory."""
-    if settings.memory:
-        return MemoryEngine(wake)
-    if settings.store:
-        return _open_store(settings, wake)
-    sizes = LocalSettings(
-        checkpoint_bytes=settings.checkpoint_bytes,
-        tail_bytes=settings.tail_bytes,
-        segment_bytes=settings.segment_bytes,
-        cache_bytes=settings.cache_bytes,
-    )
-    try:
-        return LocalEngine(settings.data, wake, sizes)
-    except OSError as error:
-        raise Unavailable(
-            f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
-            f"make it writable, or choose another with --data"
-        ) from error
-
-
-def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
-    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
-    try:
-        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-        from headrace.storage.objects.probe import prove_fencing
-    except ImportError as error:
-        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
-    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
-    sizes = ObjectSettings(
-        flush_interval_ms=settings.flush_interval,
-        timeout_ms=settings.store_timeout,
-        tail_bytes=settings.tail_bytes,
-        cache_bytes=settings.cache_bytes,
-        done_retention_ms=settings.done_retention,
-    )
-    return ObjectEngine(settings.store, wake, sizes)
 
 
 def serve(
@@ -147,32 +83,10 @@ def raise_file_limit() -> None:
 
 
 @final
-class Threads(Background):
-    """A few threads for passwords, started when the first is checked."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-
-    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        loop = asyncio.get_running_loop()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, "passwords")
-        task = loop.run_in_executor(self._pool, work)
-        task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
-
-    def later(self, delay_us: int, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(delay_us / 1_000_000, call)
-
-    def close(self) -> None:
-        """Begin nothing more."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-@final
 class _Program:
     def __init__(self, launch: Launch, configuration: Configuration, clock: Clock, opener: OpenEngine) -> None:
         self._launch = launch
+        self._ready_file = ReadyFile(launch.ready_file)
         self._configuration = configuration
         self._settings = configuration.settings
         self._clock = clock
@@ -200,10 +114,11 @@ class _Program:
         engine = self._opener(self._settings.storage, self._wake)
         try:
             await self._enter(engine)
-            self._announce(engine, self._clock.monotonic_us() - started_us)
+            took_us = self._clock.monotonic_us() - started_us
+            announce(engine, self._configuration, self._ports(), took_us)
             gc.collect()
             gc.freeze()  # what is there now stays: looking through all of it stopped everybody for 10 to 15 ms
-            self._write_ready_file()
+            self._ready_file.write(name_of(self._settings.storage), self._ports())
             await self._serve()
             if self._failure is not None:
                 raise self._failure
@@ -212,7 +127,7 @@ class _Program:
                 await self._close()
                 engine.close()
         finally:
-            self._remove_ready_file()
+            self._ready_file.remove()
 
     def _open_doorway(self) -> "Doorway | None":
         settings = self._settings.cluster
@@ -383,7 +298,7 @@ class _Program:
             "and the next start goes on from there; more time is limits.stop in the configuration",
             seconds,
         )
-        self._remove_ready_file()
+        self._ready_file.remove()
         os._exit(EXIT_STOP_TOO_LONG)
 
     async def _serve(self) -> None:
@@ -411,57 +326,5 @@ class _Program:
             self._failure = failure
             self._stop.set()
 
-    def _announce(self, engine: Engine, took_us: int) -> None:
-        queues = len([name for name in engine.logs() if not is_inner(name)])
-        found = [engine.log(name) for name in engine.logs()]
-        messages = sum(log.next_offset - log.first_offset for log in found)
-        size = decimal(sum(log.size_bytes for log in found))
-        file = self._configuration.document.file
-        lines = (
-            f"headrace {__version__} serves {self._where()}",
-            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            *([f"  configured by {file.resolve()}"] if file is not None else []),
-            *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
-        )
-        if self._settings.log.format == JSON_FORMAT:
-            for text in lines:
-                _log.info("%s", text.strip())
-        else:
-            print("\n".join(lines), flush=True)
-
-    def _where(self) -> str:
-        storage = self._settings.storage
-        if storage.store:
-            return f"store {storage.store}"
-        return "memory (nothing is kept)" if storage.memory else f"data directory {storage.data.resolve()}"
-
-    # -- the ready file ----------------------------------------------------------------------------------------------
-
     def _ports(self) -> dict[str, int]:
         return {name: listener.port for name, listener in self._listeners.items() if listener.port}
-
-    def _write_ready_file(self) -> None:
-        path = self._launch.ready_file
-        if path is None:
-            return
-        storage = self._settings.storage
-        data = storage.store or (None if storage.memory else str(storage.data.resolve()))
-        text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
-        draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(draft, "w", opener=open_privately) as file:
-                file.write(text + "\n")
-            draft.replace(path)
-        except OSError as error:
-            raise Unavailable(
-                f"the ready file {path} cannot be written: {error.strerror or error}; choose another with --ready-file"
-            ) from error
-
-    def _remove_ready_file(self) -> None:
-        """Remove it unless it has become another process's."""
-        path = self._launch.ready_file
-        if path is None:
-            return
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text())["pid"] == os.getpid():
-                path.unlink()
