@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from headrace import serving
-from headrace.app import Launch
+from headrace.launch import Launch
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine
 
