@@ -291,6 +291,7 @@ class Mqtt5(Connected):
 
     @contextlib.contextmanager
     def _running(self, client: paho.Client) -> Iterator[None]:
+        client.connect_timeout = SECONDS
         client.connect("127.0.0.1", self.server.ports[self.port])
         client.loop_start()
         try:
