@@ -68,9 +68,11 @@ def test_the_first_messages_come_through(tmp_path: Path) -> None:
 def test_the_data_is_copied_examined_and_repaired(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.start()
-    server.connect().channel().queue_declare("orders", durable=True)
+    channel = server.connect().channel()
+    channel.queue_declare("orders", durable=True)
+    channel.basic_publish("", "orders", b"one espresso")
     server.close_connections()
-    server.kill()
+    assert server.stop() == 0
     block = shlex.quote(f"set -e\n{_block('headrace backup')}")
 
     result = subprocess.run(  # on a terminal, as a repair asks
@@ -119,12 +121,10 @@ def test_make_run_serves_in_a_fresh_copy_of_the_project(tmp_path: Path) -> None:
     assert (project / "data" / "config").is_dir()
 
 
-def test_make_test_checks_and_tests(tmp_path: Path) -> None:
-    """Both scripts only say that they were called: what they do is what runs this."""
+def test_make_test_runs_checks_and_tests(tmp_path: Path) -> None:
+    """The script only says that it was called: what it does is what runs this."""
     project = _project(tmp_path)
-    for name in ("check", "test"):
-        script = project / "scripts" / name
-        script.write_text(f"#!/bin/sh\necho {name} >> ran\n")
+    (project / "scripts" / "test").write_text("#!/bin/sh\necho here > ran\n")
 
     lines = [line for line in _block("make run").splitlines() if line.startswith("make test")]
     result = subprocess.run(
@@ -138,7 +138,8 @@ def test_make_test_checks_and_tests(tmp_path: Path) -> None:
     )
 
     assert result.returncode == 0, result.stdout + result.stderr
-    assert (project / "ran").read_text().split() == ["check", "test"]
+    assert (project / "ran").exists()
+    assert "scripts/check" in (ROOT / "scripts" / "test").read_text()
 
 
 def _project(directory: Path) -> Path:

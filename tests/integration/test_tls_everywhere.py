@@ -52,7 +52,7 @@ def _amqp091(server: Server, papers: Papers) -> bool:
     )
     try:
         pika.BlockingConnection(where).close()
-    except AMQPConnectionError:
+    except (AMQPConnectionError, ssl.SSLError):
         return False
     return True
 
