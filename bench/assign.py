@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.servers import Server
 
 from headrace.selector import parse
-from headrace.spark.pipelines.assign import COLUMNS, AssignSettings, read_filters, run_assign
+from headrace.spark.pipelines.assign import AssignSettings, read_filters, run_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet
 from headrace.spark.pipelines.session import open_session

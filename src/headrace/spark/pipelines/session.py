@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace import errors
@@ -65,6 +66,14 @@ def open_session(
         return builder.getOrCreate()
     except Exception as error:
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; a server that is reached through Connect does not say, and is taken to be like us."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:
+        return os.cpu_count() or 1
 
 
 def pack(directory: Path) -> Path:
