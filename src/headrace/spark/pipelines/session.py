@@ -4,21 +4,18 @@ import importlib.util
 import logging
 import os
 import sys
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from headrace import errors
 from headrace.errors import Unavailable
 from headrace.spark.java import ensure_java
+from headrace.spark.pipelines.scratch import make_scratch
+from headrace.spark.pipelines.shipping import pack, ship, source_directory
 
 LOCAL: Final = "local[*]"
-_PACKAGES: Final = ("headrace", "pyspark_headrace")
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where PySpark writes every error a second time, as JSON."""
 _LOGGING: Final = """\
@@ -52,9 +49,9 @@ def open_session(
     """
     for logger in _LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     if master.startswith("sc://"):
-        return _connect(master, name, settings or {}, home)
+        return _connect(master, name, settings or {})
+    home = make_scratch()
     ensure_java()
     _prepare_environment(master, home)
     builder = SparkSession.builder.master(master).appName(name)
@@ -68,28 +65,28 @@ def open_session(
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of a server's, reached through Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def separate(spark: SparkSession) -> SparkSession:
+    """A session beside another, with tables of its own."""
+    own = spark.newSession()
+    if is_connect(own):
+        ship(own)
+    return own
+
+
+def close_separate(own: SparkSession) -> None:
+    """Let go of a session that `separate` made; those of one process share what there is to be closed."""
+    if is_connect(own):
+        own.stop()
+
+
 def parallelism(spark: SparkSession) -> int:
     """How many tasks run at once; a server that is reached through Connect does not say, and is taken to be like us."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkException:
-        return os.cpu_count() or 1
-
-
-def pack(directory: Path) -> Path:
-    """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
-    source = _source()
-    target = directory / "headrace.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for package in _PACKAGES:
-            for file in sorted((source / package).rglob("*.py")):
-                packed.write(file, file.relative_to(source))
-    return target
-
-
-def _source() -> Path:
-    """The directory that our packages are in."""
-    return Path(errors.__file__).parents[1]
+    return (os.cpu_count() or 1) if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def _prepare_environment(master: str, home: Path) -> None:
@@ -101,7 +98,7 @@ def _prepare_environment(master: str, home: Path) -> None:
         (home / "log4j2.properties").write_text(_LOGGING)
         os.environ["SPARK_CONF_DIR"] = str(home)
     # The driver runs streaming sources in processes of their own, which get no files that were shipped.
-    source = str(_source())
+    source = str(source_directory())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
 
@@ -124,7 +121,7 @@ def _settings(master: str, home: Path) -> dict[str, str]:
     return settings
 
 
-def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) -> SparkSession:
+def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
         raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
     builder = SparkSession.builder.remote(master).appName(name)
@@ -133,7 +130,7 @@ def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) ->
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
-        session.addArtifacts(str(pack(home)), pyfile=True)
+        ship(session)
     except Exception as error:
         raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
     return session
