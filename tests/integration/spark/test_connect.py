@@ -86,6 +86,9 @@ class Connect:
             self._process.kill()
 
 
+pytestmark = pytest.mark.timeout(900)
+
+
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
     server = Connect(tmp_path_factory.mktemp("connect"))

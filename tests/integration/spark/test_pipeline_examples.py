@@ -61,6 +61,8 @@ def here(
     monkeypatch.setenv("HEADRACE_URL", broker.url)
     monkeypatch.setattr(session, "open_session", lambda *_: spark)
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    # A command that was interrupted leaves Spark's side of this thread without a session to look data sources up in.
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
     yield broker, tmp_path
     for query in spark.streams.active:
         query.stop()
@@ -106,7 +108,7 @@ def test_an_example_of_a_pipeline_works(here: tuple[Broker, Path], folder: Path,
     over.set()
     if not ends:
         watcher.join()
-    assert result.exit_code == (0 if ends else INTERRUPTED), result.output
+    assert result.exit_code == (0 if ends else INTERRUPTED), f"{result.output}{result.exception}"
     assert "Traceback" not in result.output
 
 
