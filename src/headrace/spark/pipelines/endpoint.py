@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -37,3 +38,8 @@ class Endpoint:
         """The messages of these queues as a stream; of these columns, or of those that the options say."""
         reader = spark.readStream.format(FORMAT).options(**self.options, **options)
         return (reader.schema(schema_of(columns)) if columns else reader).load(queues)
+
+
+def files_at(place: str) -> str:
+    """Where files are, for Spark to find: a path means this process's directory; other stores have whole addresses."""
+    return str(Path(place).absolute()) if place and "://" not in place else place

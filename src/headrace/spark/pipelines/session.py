@@ -3,10 +3,12 @@
 import importlib.util
 import logging
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +18,8 @@ from headrace.spark.pipelines.scratch import make_scratch
 from headrace.spark.pipelines.shipping import pack, ship, source_directory
 
 LOCAL: Final = "local[*]"
+_CONNECT_PORT: Final = 15002
+_REACH_SECONDS: Final = 10.0
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where PySpark writes every error a second time, as JSON."""
 _LOGGING: Final = """\
@@ -124,6 +128,7 @@ def _settings(master: str, home: Path) -> dict[str, str]:
 def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
         raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
+    _check_reachable(master)
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
     for key, value in chosen.items():
@@ -134,3 +139,12 @@ def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSessio
     except Exception as error:
         raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
     return session
+
+
+def _check_reachable(master: str) -> None:
+    """Spark itself would try for minutes. Raises Unavailable when nobody listens there."""
+    try:
+        address = urlsplit(master)
+        socket.create_connection((address.hostname or "", address.port or _CONNECT_PORT), _REACH_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error

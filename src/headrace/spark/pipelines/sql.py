@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
 from headrace.spark.options import read_options
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
 from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
 from headrace.spark.pipelines.session import close_separate, is_connect, separate
 from headrace.spark.pipelines.state import State, open_state
@@ -222,12 +222,7 @@ def _writer(frame: DataFrame, settings: SqlSettings, known: Sequence[str]) -> Da
 def _start(writer: DataStreamWriter, settings: SqlSettings, state: State) -> StreamingQuery:
     writer = writer.queryName(settings.name).option("checkpointLocation", state.checkpoint)
     writer = trigger(writer, settings.once, settings.every)
-    return writer.start(settings.queue or _place(settings.parquet) or None)
-
-
-def _place(parquet: str) -> str:
-    """Where files are written: paths are of this process, wherever Spark runs; other stores have whole addresses."""
-    return str(Path(parquet).absolute()) if parquet and "://" not in parquet else parquet
+    return writer.start(settings.queue or files_at(settings.parquet) or None)
 
 
 def trigger(writer: DataStreamWriter, once: bool, every: str) -> DataStreamWriter:
