@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,9 +83,9 @@ def alone(frame: DataFrame, filters: list[str]) -> float:
 def in_spark(frame: DataFrame, filters: list[str]) -> float:
     """Rows a second from the log to pairs of offset and filter."""
 
-    def match(batches: "object") -> "object":
+    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         predicates = PredicateSet([parse(text) for text in filters])
-        for batch in batches:  # type: ignore[attr-defined]
+        for batch in batches:
             rows, numbers = predicates.matches(batch)
             offsets = batch.column("offset").take(pa.array(rows))
             yield pa.RecordBatch.from_arrays([offsets, pa.array(numbers)], ["offset", "filter"])
@@ -93,7 +94,7 @@ def in_spark(frame: DataFrame, filters: list[str]) -> float:
     started = time.perf_counter()
     frame.select(*columns_of(filters)).mapInArrow(match, "offset BIGINT, filter INT").write.format("noop").mode(
         "overwrite"
-    ).save()  # type: ignore[arg-type]
+    ).save()
     return count / (time.perf_counter() - started)
 
 
