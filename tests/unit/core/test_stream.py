@@ -606,3 +606,44 @@ def test_without_a_primary_work_group_there_is_nothing_to_tell(primary: str) -> 
     house.consume("events", group="readers")
 
     assert group_of(house).work_progress() is None
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_acknowledged_at_once_is_committed_up_to_the_oldest_that_is_not() -> None:
+    house = filled(8)
+    inbox = house.consume("events", group="readers", credit=6)
+
+    house.broker.acknowledge([inbox.got[number] for number in (0, 1, 3, 5)])
+    house.run()
+
+    assert progress(house) == (8, 2)
+    assert [entry.offset for entry in house.broker.pending("events", "readers")] == [2, 4, 6, 7]
+
+
+def test_readers_that_share_a_stream_get_first_deliveries() -> None:
+    house = house_with()
+    readers = [house.consume("events", name, group="readers", credit=4) for name in ("a", "b")]
+
+    house.publish("events", *[str(number) for number in range(8)])
+
+    assert sorted(text for reader in readers for text in reader.payloads) == [str(number) for number in range(8)]
+    assert not any(delivery.redelivered for reader in readers for delivery in reader.got)
+
+
+def test_progress_is_right_however_much_was_acknowledged_behind_a_message_that_is_not() -> None:
+    house = house_with()
+    inbox = house.consume("events", group="readers", credit=2)
+    house.publish("events", "kept")
+    kept = inbox.take()
+
+    for number in range(3000):
+        house.publish("events", str(number))
+        house.broker.acknowledge(inbox.take())
+    house.run()
+
+    assert progress(house) == (3001, 0)
+    house.broker.acknowledge(kept)
+    house.run()
+    assert progress(house) == (3001, 3001)
