@@ -50,6 +50,9 @@ _MAX_SAID: Final = 256
 _MAX_SAID_BYTES: Final = 256
 
 
+_NONE: Final = Publish(0, Route("", "", False, False), b"", Properties(), b"")
+
+
 @final
 class _Content:
     """A message on its way in."""
@@ -81,8 +84,8 @@ class Decoder:
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
         self._said: dict[bytes, Properties] = {}
-        self._publish = Publish(0, Route("", "", False, False), b"", Properties(), b"")
-        """The last that was read in one go: a row of messages grows as long as it is the last event, too."""
+        self._publish = _NONE
+        """The last of this read that came in one go: a row of messages grows as long as it is the last event, too."""
         self._body_bytes = 0
 
     def feed(self, data: bytes) -> list[Event]:
@@ -111,6 +114,7 @@ class Decoder:
             if not events:
                 raise
             return events
+        self._publish = _NONE  # or it would be kept for as long as the connection is silent
         self._rest = data[at:] if at else data
         return events
 
