@@ -9,8 +9,8 @@ from headrace.bench.load import Load, Scenario, Step
 from headrace.errors import Refused
 
 _KIB: Final = 1024
-_FLOW: Final = Load("amqp")
-_NATS_FLOW: Final = Load("nats", ack_every=1)
+_FLOW: Final = Load("amqp", at_once=128, window=4096, ahead=8192)
+_NATS_FLOW: Final = Load("nats", at_once=128, window=4096, ahead=8192, ack_every=1)
 _FAN_OUT: Final = 100
 _FAN_IN: Final = 8
 _MILLION: Final = 1_000_000
