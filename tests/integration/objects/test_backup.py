@@ -27,8 +27,12 @@ QUICK = ObjectSettings(flush_interval_ms=1)
 
 
 def _backup(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return _headrace("backup", *arguments)
+
+
+def _headrace(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "headrace", "backup", *arguments],
+        [sys.executable, "-m", "headrace", *arguments],
         capture_output=True,
         text=True,
         timeout=_DEADLINE_SECONDS,
@@ -69,6 +73,9 @@ def test_a_copy_taken_under_load_serves_all_that_was_confirmed_before_it_began(t
         server.kill()
     assert result.returncode == 0, result.stderr
     assert "1 log with " in result.stdout
+    examined = _headrace("doctor", "--store", copy)
+    assert examined.returncode == 0, examined.stdout + examined.stderr
+    assert "no problems in 1 log with " in examined.stdout
 
     (tmp_path / "restored").mkdir()
     assert _backup("--store", copy, again).returncode == 0

@@ -18,7 +18,7 @@ from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.readable import Row
 from headrace.storage.objects.state import decode_log
-from headrace.storage.objects.view import Admin, View
+from headrace.storage.objects.view import Admin, View, check_store
 
 _TIMEOUT_MS: Final = 60_000
 _CHECKPOINT: Final = "headrace-backup"
@@ -73,11 +73,11 @@ def back_up_store(source: str, target: str, clock: Clock | None = None, progress
 @contextmanager
 def _kept(location: Location, clock: Clock) -> Iterator[View]:
     """A view whose tables stay for as long as the block lasts."""
+    check_store(location, keys.DATABASE, _TIMEOUT_MS, clock)
     admin = Admin(location, keys.DATABASE, _TIMEOUT_MS, clock)
     checkpoints: list[str] = []
     try:
-        if admin.exists():  # if not, opening it says so best
-            checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
+        checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
         view = View(location, keys.DATABASE, _TIMEOUT_MS, clock)
         try:
             # Tables that are newer than the first checkpoint are too young to be removed before the second has them.

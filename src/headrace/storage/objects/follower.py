@@ -15,7 +15,7 @@ from headrace.storage.objects.location import Location
 from headrace.storage.objects.readable import finish, translated
 from headrace.storage.objects.reader import StoreReader
 from headrace.storage.objects.state import LogState, decode_log
-from headrace.storage.objects.view import Admin, View
+from headrace.storage.objects.view import Admin, View, check_store
 
 _TAIL_MS: Final = 5000
 """How long the next file of the write-ahead log may take, which is known to be there."""
@@ -34,6 +34,7 @@ class StoreFollower:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._place = location.describe(name)
+        check_store(location, name, timeout_ms, clock)
         self._admin = Admin(location, name, timeout_ms, clock)
         self._view: View | None = None
         """Shows at least all that was seen so far; None until it is needed again."""

@@ -12,6 +12,7 @@ from headrace.storage.objects.database import Database
 from headrace.storage.objects.encodings import decode_terminated, lexical_successor
 from headrace.storage.objects.group import ObjectGroup
 from headrace.storage.objects.log import ObjectLog
+from headrace.storage.objects.readable import Readable
 from headrace.storage.objects.records import Spec, decode_spec
 from headrace.storage.objects.state import decode_instance, decode_log, decode_progress, encode_instance
 
@@ -34,7 +35,7 @@ def prepare(database: Database, instance: str, clock: Clock) -> None:
 class Loading:
     """Fills a catalog from a database."""
 
-    def __init__(self, database: Database, catalog: Catalog, now_us: int) -> None:
+    def __init__(self, database: Readable, catalog: Catalog, now_us: int) -> None:
         self._database = database
         self._catalog = catalog
         self._now_us = now_us

@@ -30,18 +30,26 @@ class View(Readable):
     A scan shows what there was when it began.
     """
 
-    def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock, checkpoint: str = "") -> None:
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        timeout_ms: int,
+        clock: Clock,
+        checkpoint: str = "",
+        tables_only: bool = False,
+    ) -> None:
         """Raises Unavailable when there is no store of ours, or no such checkpoint; Corrupt when it is damaged."""
         super().__init__("dbreader", location.describe(name), timeout_ms, clock)
         try:
             with translated(self.place):
-                builder = _builder(location.path(name), location.store, checkpoint)
+                builder = _builder(location.path(name), location.store, checkpoint, tables_only)
                 begin = function("method_dbreaderbuilder_build")(builder._uniffi_clone_handle())
                 self._handle = native._UniffiFfiConverterTypeDbReader.lift(self._finish(HANDLE, begin, "opening"))
         except Corrupt as error:
             raise self._refusal(Admin(location, name, timeout_ms, clock), error, checkpoint) from error
         try:
-            if not checkpoint:  # one that was made before there were tables shows nothing
+            if not checkpoint and not tables_only:  # before there are tables, these show nothing
                 self._check_instance(name)
         except BaseException:
             self.close()
@@ -133,7 +141,15 @@ class Admin:
             return finish(kind, begin, self.place, "reading", self._timeout_ms, self._clock)
 
 
-def _builder(path: str, store: Any, checkpoint: str) -> Any:
+def check_store(location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
+    """See that there is a store which can be read: who only asks for a manifest waits long for what is not there.
+
+    Raises Unavailable with what the store said, and Corrupt.
+    """
+    View(location, name, timeout_ms, clock, tables_only=True).close()
+
+
+def _builder(path: str, store: Any, checkpoint: str, tables_only: bool) -> Any:
     modes = native.ReaderMode
     builder = native.DbReaderBuilder(path, store)
     builder.with_reader_mode(modes.CHECKPOINT(checkpoint) if checkpoint else modes.FOLLOW_LATEST())
@@ -141,7 +157,7 @@ def _builder(path: str, store: Any, checkpoint: str) -> Any:
         manifest_poll_interval_ms=_LOOK_MS,
         checkpoint_lifetime_ms=_LIFETIME_MS,
         max_memtable_bytes=_MEMTABLE_BYTES,
-        skip_wal_replay=False,
+        skip_wal_replay=tables_only,
         object_store_max_retries=_RETRIES,
     )
     builder.with_options(options)
