@@ -60,7 +60,7 @@ class ColumnReader:
         Raises Corrupt when some of them are missing or damaged, Unavailable when the store cannot be read.
         """
         at = start
-        for base, facts in self._facts(start, stop):
+        for base, facts in self._facts(start, stop) if start < stop else ():
             found = facts.cut(max(0, start - base), stop - base)
             first = max(base, start)
             if first != at:
