@@ -1,9 +1,12 @@
 """Every protocol as one kind of client: may a login come in, publish, consume? Real clients, one question each."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -16,8 +19,8 @@ from aiocoap.numbers.codes import POST, Code
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
-from proton import ConnectionException, Delivery
+from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
+from proton import ConnectionException, Delivery, Endpoint, ProtonException, Timeout
 from proton import Message as ProtonMessage
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
@@ -49,7 +52,42 @@ class Speaker(ABC):
     def may_consume(self, user: str, password: str, topic: str) -> bool: ...
 
 
-class Amqp091(Speaker):
+class Connected(Speaker):
+    """A protocol whose clients stay connected."""
+
+    @abstractmethod
+    def inside(self, user: str, password: str) -> AbstractContextManager[None]:
+        """One more connection, for as long as the block takes."""
+
+    @abstractmethod
+    def publish_all(self, user: str, password: str, topic: str, count: int) -> int:
+        """Publish so many over one connection, each when the one before is confirmed; returns how many were.
+
+        Returns when all are, or when the connection ends.
+        """
+
+    @abstractmethod
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        """Whether who reads a queue, when this changes, is told that it does so no more, and that it may not."""
+
+
+class PutOff(Exception):
+    """The answer says to try again later."""
+
+
+class Unconnected(Speaker):
+    """A protocol of single requests."""
+
+    def is_put_off(self, user: str, password: str, topic: str) -> bool:
+        """Whether a publish is to be tried again later, as the answer says."""
+        try:
+            self.may_publish(user, password, topic)
+        except PutOff:
+            return True
+        return False
+
+
+class Amqp091(Connected):
     name = "amqp 0-9-1"
 
     def _connect(self, user: str, password: str) -> pika.BlockingConnection:
@@ -90,8 +128,46 @@ class Amqp091(Speaker):
             channel.connection.close()
         return True
 
+    @contextlib.contextmanager
+    def inside(self, user: str, password: str) -> Iterator[None]:
+        with contextlib.closing(self._connect(user, password)):
+            yield
 
-class Amqp10(Speaker):
+    def publish_all(self, user: str, password: str, topic: str, count: int) -> int:
+        channel = self._connect(user, password).channel()
+        channel.confirm_delivery()
+        for confirmed in range(count):
+            try:
+                channel.basic_publish("", topic, b"x")
+            except AMQPError:
+                return confirmed
+        return count
+
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        connection = self._connect(user, password)
+        channel = connection.channel()
+        cancelled: list[object] = []
+        channel.add_on_cancel_callback(cancelled.append)
+        channel.basic_consume(topic, lambda *message: None)
+        change()
+        connection.process_data_events(SECONDS)
+        connection.close()
+        return bool(cancelled)
+
+    def may_open_channels(self, user: str, password: str, count: int) -> bool:
+        connection = self._connect(user, password)
+        try:
+            for _ in range(count):
+                connection.channel()
+        except ConnectionClosedByBroker as refusal:
+            if refusal.reply_code != 530:
+                raise
+            return False
+        connection.close()
+        return True
+
+
+class Amqp10(Connected):
     name = "amqp 1.0"
 
     def _connect(self, user: str, password: str) -> BlockingConnection:
@@ -131,8 +207,52 @@ class Amqp10(Speaker):
             connection.close()
         return True
 
+    @contextlib.contextmanager
+    def inside(self, user: str, password: str) -> Iterator[None]:
+        with contextlib.closing(self._connect(user, password)):
+            yield
 
-class Mqtt5(Speaker):
+    def publish_all(self, user: str, password: str, topic: str, count: int) -> int:
+        sender = self._connect(user, password).create_sender(topic)
+        for confirmed in range(count):
+            try:
+                sender.send(ProtonMessage(body=b"x"), timeout=False)
+            except ProtonException:
+                return confirmed
+        sender.connection.close()
+        return count
+
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        connection = self._connect(user, password)
+        receiver = connection.create_receiver(topic, credit=1)
+        change()
+        try:
+            receiver.receive(SECONDS)
+        except LinkDetached as refusal:
+            return "unauthorized-access" in str(refusal)
+        except Timeout:
+            return False
+        finally:
+            connection.close()
+        raise AssertionError("there was nothing to receive")
+
+    def may_open_channels(self, user: str, password: str, count: int) -> bool:
+        """Sessions, which AMQP 1.0 has instead; proton begins the first by itself."""
+        connection = self._connect(user, password)
+        try:
+            for _ in range(count - 1):
+                session = connection.conn.session()
+                session.open()
+                connection.wait(lambda session=session: not session.state & Endpoint.REMOTE_UNINIT)
+        except ConnectionException as refusal:
+            if "resource-limit-exceeded" not in str(refusal):
+                raise
+            return False
+        connection.close()
+        return True
+
+
+class Mqtt5(Connected):
     name = "mqtt 5"
     version = MQTTProtocolVersion.MQTTv5
     transport = "tcp"
@@ -140,8 +260,7 @@ class Mqtt5(Speaker):
 
     def _ask(self, user: str, password: str, topic: str = "", publish: bytes | None = None) -> ReasonCode | None:
         """The code of a CONNACK, or of the PUBACK or SUBACK of what is asked then; None when the connection ends."""
-        client = paho.Client(CallbackAPIVersion.VERSION2, "asking", protocol=self.version, transport=self.transport)  # type: ignore[arg-type]
-        client.username_pw_set(user, password)
+        client = self._client(user, password, "asking")
         answers: list[ReasonCode | None] = []
         answered = threading.Event()
 
@@ -161,12 +280,65 @@ class Mqtt5(Speaker):
         client.on_publish = lambda client, data, number, code, properties: answer(code)
         client.on_subscribe = lambda client, data, number, codes, properties: answer(codes[0])
         client.on_disconnect = lambda client, data, flags, code, properties: answer(None)
+        with self._running(client):
+            assert answered.wait(SECONDS)
+        return answers[0]
+
+    @contextlib.contextmanager
+    def inside(self, user: str, password: str) -> Iterator[None]:
+        client, connected = self._client(user, password, "inside"), threading.Event()
+        client.on_connect = lambda client, data, flags, code, properties: None if code.is_failure else connected.set()
+        with self._running(client):
+            assert connected.wait(SECONDS)
+            yield
+
+    def publish_all(self, user: str, password: str, topic: str, count: int) -> int:
+        client, ended = self._client(user, password, "publishing"), threading.Event()
+        confirmed: list[int] = []
+
+        def publish(*_: object) -> None:
+            if len(confirmed) == count:
+                ended.set()
+            else:
+                client.publish(topic, b"x", 1)
+
+        def published(client: paho.Client, data: object, number: int, code: ReasonCode, properties: object) -> None:
+            confirmed.append(number)
+            publish()
+
+        client.on_connect, client.on_publish = publish, published
+        client.on_disconnect = lambda *_: ended.set()
+        with self._running(client):
+            assert ended.wait(SECONDS)
+        return len(confirmed)
+
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        """The connection ends, as there is no other way to say it."""
+        client, subscribed, ended = self._client(user, password, "reading"), threading.Event(), threading.Event()
+        client.on_connect = lambda client, *_: client.subscribe(topic, 1) and None
+        client.on_subscribe = lambda *_: subscribed.set()
+        client.on_disconnect = lambda *_: ended.set()
+        with self._running(client):
+            assert subscribed.wait(SECONDS)
+            change()
+            return ended.wait(SECONDS)
+
+    def _client(self, user: str, password: str, name: str) -> paho.Client:
+        transport = self.transport
+        client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=self.version, transport=transport)  # type: ignore[arg-type]
+        client.username_pw_set(user, password)
+        return client
+
+    @contextlib.contextmanager
+    def _running(self, client: paho.Client) -> Iterator[None]:
+        client.connect_timeout = SECONDS
         client.connect("127.0.0.1", self.server.ports[self.port])
         client.loop_start()
-        assert answered.wait(SECONDS)
-        client.disconnect()
-        client.loop_stop()
-        return answers[0]
+        try:
+            yield
+        finally:
+            client.disconnect()
+            client.loop_stop()
 
     def may_enter(self, user: str, password: str) -> bool:
         code = self._ask(user, password)
@@ -213,11 +385,13 @@ class WebSocketOfHttp(WebSocket):
     port = "http"
 
 
-class Http(Speaker):
+class Http(Unconnected):
     name = "http api"
 
     def _post(self, login: tuple[str, str], path: str, body: dict[str, object]) -> bool:
         answer = httpx.post(self.server.http_url + path, auth=login, json=body, timeout=SECONDS)
+        if answer.status_code == 503:
+            raise PutOff(answer.text)
         assert answer.status_code in (200, 401, 403, 413), answer.text
         return answer.status_code == 200
 
@@ -283,6 +457,8 @@ class Bulk(Http):
             done = client.post(f"{url}/commit", json={"parts": ["p"]})
             client.delete(url)
         assert part.status_code in (200, 403), part.text
+        if done.status_code == 503:
+            raise PutOff(done.text)
         assert done.status_code in (200, 403, 413), done.text
         assert part.status_code == 200 or done.status_code == 403
         return done.status_code == 200
@@ -295,7 +471,7 @@ class Bulk(Http):
         return answer.status_code == 200
 
 
-class Coap(Speaker):
+class Coap(Unconnected):
     name = "coap"
     consumes = False
 
@@ -323,8 +499,22 @@ class Coap(Speaker):
         raise NotImplementedError
 
     def _is_allowed(self, code: Code) -> bool:
+        if str(code)[:4] == "5.03":
+            raise PutOff(code)
         assert str(code)[:4] in ("2.04", "4.01", "4.03", "4.13"), code
         return bool(code.is_successful())
 
 
-SPEAKERS = [Amqp091, Amqp10, Mqtt5, Mqtt3, WebSocket, WebSocketOfHttp, Http, HttpPublish, RabbitMq, Bulk, Coap]
+SPEAKERS: list[type[Speaker]] = [
+    Amqp091,
+    Amqp10,
+    Mqtt5,
+    Mqtt3,
+    WebSocket,
+    WebSocketOfHttp,
+    Http,
+    HttpPublish,
+    RabbitMq,
+    Bulk,
+    Coap,
+]

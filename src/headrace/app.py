@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
-import json
 import logging
 import os
 import resource
@@ -11,117 +11,39 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, final
-
-from rich.filesize import decimal
+from typing import TYPE_CHECKING, Final, final
 
 from headrace import logs
-from headrace.admin.listener import Contribute, HttpListener
-from headrace.admin.site import Site
+from headrace.admin.listener import Contribute, HttpListener, Speaker
+from headrace.announcement import announce
 from headrace.clock import Clock, SystemClock
-from headrace.config.configuration import Configuration, Flags, load
-from headrace.config.settings import JSON_FORMAT, StorageSettings
-from headrace.core.access import Access
-from headrace.core.bounds import Bounds
-from headrace.core.broker import Broker
-from headrace.core.configured import FILE_QUEUE
-from headrace.core.flow import Flow
-from headrace.core.hosts import Hosts
-from headrace.core.inner import is_inner
-from headrace.core.logins import Background, Result
-from headrace.core.properties import Codecs
-from headrace.errors import Fatal, HeadraceError, Unavailable
+from headrace.config.configuration import Configuration
+from headrace.config.settings import LOCAL_REFUSE
+from headrace.engines import OpenEngine, name_of, open_engine
+from headrace.errors import Fatal, HeadraceError
 from headrace.exits import EXIT_STOP_TOO_LONG
-from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.launch import Launch
 from headrace.net.connection import Handler, Wire
-from headrace.net.datagrams import DatagramHandler, DatagramListener
+from headrace.net.datagrams import DatagramListener
 from headrace.net.listener import Listener
-from headrace.net.tls import Tls
-from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
-from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.peer import Server as Amqp10Server
-from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.greeting import AmqpGreeting
-from headrace.protocols.mqtt.connection import Connection as MqttConnection
-from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.server import Server as MqttServer
-from headrace.reloading import Reloading, limit, tls_files
-from headrace.storage.api import Engine, Wake
-from headrace.storage.local.disk import open_privately
-from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.net.tls import Tls, to_nodes
+from headrace.ready_file import ReadyFile
+from headrace.reloading import tls_files
+from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
+from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
-from headrace.storage.memory import MemoryEngine
-from headrace.tokens import read_tokens
-from headrace.version import __version__
+from headrace.threads import Threads
+
+if TYPE_CHECKING:
+    from headrace.cluster.forwarding.doorway import Doorway
 
 _STAGED_BYTES: Final = 16 << 30
-_WS_PATHS: Final = ("/", "/mqtt")
-_WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+_WEB_SOCKET_PATH: Final = "/mqtt"
+_PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
 _TICK_SECONDS: Final = 0.05
-_THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
-
-OpenEngine = Callable[[StorageSettings, Wake], Engine]
-
-
-@final
-@dataclass(frozen=True)
-class Launch:
-    """What `headrace serve` was asked for."""
-
-    file: Path | None = None
-    flags: Flags = field(default_factory=dict)
-    ready_file: Path | None = None
-    """Where to write pid, data directory and ports once it serves."""
-
-    def read(self) -> Configuration:
-        """The configuration as it is now. Raises Refused."""
-        return load(FILE_QUEUE, self.file, os.environ, self.flags)
-
-
-def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
-    """The engine over a data directory, in an object store, or in memory."""
-    if settings.memory:
-        return MemoryEngine(wake)
-    if settings.store:
-        return _open_store(settings, wake)
-    sizes = LocalSettings(
-        checkpoint_bytes=settings.checkpoint_bytes,
-        tail_bytes=settings.tail_bytes,
-        segment_bytes=settings.segment_bytes,
-        cache_bytes=settings.cache_bytes,
-    )
-    try:
-        return LocalEngine(settings.data, wake, sizes)
-    except OSError as error:
-        raise Unavailable(
-            f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
-            f"make it writable, or choose another with --data"
-        ) from error
-
-
-def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
-    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
-    try:
-        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-        from headrace.storage.objects.probe import prove_fencing
-    except ImportError as error:
-        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
-    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
-    sizes = ObjectSettings(
-        flush_interval_ms=settings.flush_interval,
-        timeout_ms=settings.store_timeout,
-        tail_bytes=settings.tail_bytes,
-        cache_bytes=settings.cache_bytes,
-        done_retention_ms=settings.done_retention,
-    )
-    return ObjectEngine(settings.store, wake, sizes)
 
 
 def serve(
@@ -136,9 +58,12 @@ def serve(
     log = configuration.settings.log
     logs.set_up(log.level, log.format)
     raise_file_limit()
-    program = _Program(launch, configuration, clock or SystemClock(), opener)
+
+    async def run() -> None:
+        await _Program(launch, configuration, clock or SystemClock(), opener).run()
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(program.run())
+        runner.run(run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -157,86 +82,43 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _web_socket(server: MqttServer) -> Handler:
-    """MQTT over a WebSocket; what that takes is loaded when the first client comes that way."""
-    from headrace.net.websocket import WebSocket
-
-    return WebSocket(MqttConnection(server), _WS_SUBPROTOCOLS, _WS_PATHS, server.limits.max_packet_bytes)
-
-
-def _coap_endpoint(hosts: Hosts, access: Access, clock: Clock) -> DatagramHandler:
-    """Raises Unavailable where aiocoap is not installed."""
-    try:
-        from headrace.protocols.coap.endpoint import Endpoint
-    except ImportError as error:
-        raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
-    return Endpoint(hosts, access, clock)
-
-
-@final
-class Threads(Background):
-    """A few threads for passwords, started when the first is checked."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-
-    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
-        loop = asyncio.get_running_loop()
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, "passwords")
-        task = loop.run_in_executor(self._pool, work)
-        task.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.result()))
-
-    def later(self, delay_us: int, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(delay_us / 1_000_000, call)
-
-    def close(self) -> None:
-        """Begin nothing more."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-
 @final
 class _Program:
     def __init__(self, launch: Launch, configuration: Configuration, clock: Clock, opener: OpenEngine) -> None:
         self._launch = launch
+        self._ready_file = ReadyFile(launch.ready_file)
         self._configuration = configuration
         self._settings = configuration.settings
         self._clock = clock
         self._opener = opener
-        self._engine: Engine | None = None
-        self._hosts: Hosts | None = None
-        self._access: Access | None = None
+        self._loop = asyncio.get_running_loop()
         self._background = Threads()
-        self._tls: Tls | None = None
-        self._reloading: Reloading | None = None
-        self._amqp10: Amqp10Server | None = None
-        self._mqtt: MqttServer | None = None
+        files = tls_files(self._settings.tls)
+        self._tls = Tls(files) if files is not None else None
+        self._service: Service | None = None
+        """What serves clients; None while nothing does."""
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
+        self._web_sockets = Listener(lambda: self._handler(WEB_SOCKET))
+        self._doorway = self._open_doorway()
+        """What clients meet while another node owns the store; None for a broker on its own."""
+        self._inner_http = HttpListener(self._speaker)
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+            self._loop.add_signal_handler(number, self._stop.set)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         started_us = self._clock.monotonic_us()
-        files = tls_files(self._settings.tls)
-        self._tls = Tls(files) if files is not None else None
-        tokens = read_tokens(self._settings.jwt)
-        engine = self._engine = self._opener(self._settings.storage, lambda: self._wake(loop))
+        engine = self._opener(self._settings.storage, self._wake)
         try:
-            hosts, access = self._open_hosts(engine, loop)
-            access.use_tokens(tokens)
-            self._reloading = Reloading(self._configuration, self._launch.read, hosts, access, self._tls)
-            self._reloading.start()
-            await self._listen()
-            self._announce(engine, self._clock.monotonic_us() - started_us)
+            await self._enter(engine)
+            took_us = self._clock.monotonic_us() - started_us
+            announce(engine, self._configuration, self._ports(), took_us)
             gc.collect()
             gc.freeze()  # what is there now stays: looking through all of it stopped everybody for 10 to 15 ms
-            self._write_ready_file()
+            self._ready_file.write(name_of(self._settings.storage), self._ports())
             await self._serve()
             if self._failure is not None:
                 raise self._failure
@@ -245,63 +127,116 @@ class _Program:
                 await self._close()
                 engine.close()
         finally:
-            self._remove_ready_file()
+            self._ready_file.remove()
 
-    def _open_hosts(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> tuple[Hosts, Access]:
-        codecs, flow = Codecs(), Flow()
-        codecs.add(AMQP091, Amqp091Codec())
-        codecs.add(AMQP10, Amqp10Codec())
-        codecs.add(MQTT5, Mqtt5Codec())
+    def _open_doorway(self) -> "Doorway | None":
+        settings = self._settings.cluster
+        if not settings.node:
+            return None
+        from headrace.cluster.forwarding.doorway import Doorway
 
+        return Doorway(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
+
+    def _premises(self) -> Premises:
         def soon(call: Callable[[], None]) -> None:
-            loop.call_soon(call)
+            self._loop.call_soon(call)
 
-        def broker(name: str) -> Broker:
-            settings = self._settings if self._reloading is None else self._reloading.settings
-            found = Broker(engine, self._clock, soon, name, codecs, flow, Bounds(settings.mqtt))
-            limit(found, settings)
-            return found
+        return Premises(
+            self._configuration,
+            self._launch.read,
+            self._clock,
+            self._background,
+            soon,
+            self._tls,
+            self._wires,
+            self._ports,
+            self._stopping,
+            self._staging(),
+        )
 
-        hosts = self._hosts = Hosts(engine, broker)
-        access = self._access = Access(engine, self._clock, self._background, hosts)
-        return hosts, access
+    async def _enter(self, engine: Engine) -> None:
+        """Serve from now on, over this engine. Raises Refused when its queues cannot become what is configured."""
+        service = Service(engine, self._premises())
+        self._service = service
+        if not self._listeners:
+            await self._listen()
+        if self._doorway is not None:
+            await self._open_again()
+            self._admit(self._doorway, service)
+        for listener in self._listeners.values():
+            if isinstance(listener, HttpListener):
+                listener.refurnish()
+        settings = self._settings.listeners
+        if settings.coap is not None:
+            coap = self._listeners["coap"] = DatagramListener(service.coap())
+            await coap.open(settings.host, settings.coap)
 
-    def _brokers(self) -> list[Broker]:
-        return [] if self._hosts is None else self._hosts.brokers()
+    def _admit(self, doorway: "Doorway", service: Service) -> None:
+        from headrace.cluster.forwarding.doorway import Local
+
+        doorway.admit(Local(service.handler, self._inner_http.accept))
+
+    # -- who comes in ------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
-        assert self._hosts is not None
-        assert self._access is not None
-        hosts, access, settings = self._hosts, self._access, self._settings.listeners
-        amqp = self._amqp(hosts, access)
-        for name, port in (("amqp", settings.amqp), ("amqps", settings.amqps)):
-            await self._open(name, Listener(amqp), port)
-        mqtt = self._mqtt = MqttServer(hosts, access, self._clock, __version__, self._settings.mqtt)
-        for name, port in (("mqtt", settings.mqtt), ("mqtts", settings.mqtts)):
-            await self._open(name, Listener(lambda: MqttConnection(mqtt)), port)
-        web = self._listeners["ws"] = Listener(lambda: _web_socket(mqtt))
+        settings = self._settings.listeners
+        for name, protocol in _PROTOCOLS.items():
+            await self._open(name, Listener(functools.partial(self._handler, protocol)), getattr(settings, name))
+        self._listeners["ws"] = self._web_sockets
         if settings.ws is not None:
-            await web.open(settings.host, settings.ws)
-        site = Site(hosts, access, self._wires, self._ports, self._trouble, self._clock, __version__, self._staging())
-        reloading = self._reloading
-        if reloading is not None:
-            site.reload = lambda: asdict(reloading.reload())
-        site.web_sockets["/mqtt"] = web.accept
-        routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
+            await self._web_sockets.open(settings.host, settings.ws)
         for name, port in (("http", settings.http), ("https", settings.https)):
-            await self._open(name, HttpListener(site, routes), port)
-        if settings.coap is not None:
-            coap = self._listeners["coap"] = DatagramListener(_coap_endpoint(hosts, access, self._clock))
-            await coap.open(settings.host, settings.coap)
+            await self._open(name, HttpListener(self._speaker), port)
+        if self._doorway is not None:
+            await self._listen_to_nodes(self._doorway)
 
-    def _amqp(self, hosts: Hosts, access: Access) -> Callable[[], AmqpGreeting]:
-        """Handlers for both versions: the client's first bytes say which."""
-        server = Amqp091Server(hosts, access, __version__)
-        server_10 = self._amqp10 = Amqp10Server(hosts, access, self._clock, __version__)
-        return lambda: AmqpGreeting(
-            lambda: Amqp091Connection(server, self._clock), lambda: Amqp10Connection(server_10, self._clock)
-        )
+    async def _listen_to_nodes(self, doorway: "Doorway") -> None:
+        """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
+        from headrace.cluster.forwarding.gate import Gate
+
+        tls = self._tls
+        gate = Listener(lambda: Gate(doorway, b"" if tls is None else tls.fingerprint))
+        host, _, port = self._settings.cluster.listen.rpartition(":")
+        await gate.open(host.strip("[]"), int(port), None if tls is None else tls.between_nodes)
+        self._listeners["cluster"] = gate
+        if doorway.policy == LOCAL_REFUSE:
+            for listener in self._client_listeners().values():
+                listener.shut()
+
+    async def _open_again(self) -> None:
+        """Open what was closed while another node owned the store."""
+        for name, listener in self._client_listeners().items():
+            if not listener.is_open:
+                await self._open(name, listener, listener.port)
+
+    def _client_listeners(self) -> dict[str, Listener]:
+        """All for clients that are open, or will be."""
+        return {
+            name: listener
+            for name, listener in self._listeners.items()
+            if isinstance(listener, Listener) and name != "cluster" and listener.port
+        }
+
+    def _handler(self, protocol: str) -> Handler:
+        """What a new connection is met by."""
+        if self._service is not None:
+            return self._service.handler(protocol)
+        assert self._doorway is not None
+        if protocol == WEB_SOCKET:
+            return web_socket(self._doorway.handler(MQTT), self._settings.mqtt.max_packet_bytes)
+        return self._doorway.handler(protocol)
+
+    def _speaker(self) -> Speaker:
+        """What speaks HTTP."""
+        if self._service is None:
+            from headrace.cluster.forwarding.pages import speaker
+
+            assert self._doorway is not None
+            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept})
+        routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
+        self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._web_sockets.accept
+        return self._service.speaker(routes)
 
     async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
         """Open a listener if it was asked for."""
@@ -312,9 +247,10 @@ class _Program:
 
     def _reload(self) -> None:
         """SIGHUP: have what the configuration says now, as far as that can change while the broker serves."""
-        assert self._reloading is not None
+        if self._service is None:
+            return
         try:
-            self._reloading.reload()
+            self._service.reload()
         except HeadraceError as error:
             _log.error("the configuration stays as it was: %s", error)
 
@@ -329,24 +265,23 @@ class _Program:
             return StagingArea(Path(tempfile.gettempdir()) / f"headrace-{os.getpid()}-staging", _STAGED_BYTES)
         return StagingArea(storage.data / "staging", _STAGED_BYTES)
 
-    def _trouble(self) -> str:
-        """Why nothing can be published now, "" when it can."""
-        if self._failure is not None or self._stop.is_set():
-            return "the broker stops"
-        held_up = [broker.topology.host for broker in self._brokers() if broker.is_held_up]
-        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
+    def _stopping(self) -> str:
+        return "the broker stops" if self._failure is not None or self._stop.is_set() else ""
+
+    # -- serving and stopping ----------------------------------------------------------------------------------------
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        await asyncio.gather(*[listener.close() for listener in self._listeners.values()])  # each takes its time
+        listeners = [*self._listeners.values(), self._inner_http]
+        await asyncio.gather(*[listener.close() for listener in listeners])  # each takes its time
         self._background.close()
-        for broker in self._brokers():
-            broker.drain()
+        if self._service is not None:
+            self._service.drain()
 
     @contextlib.contextmanager
     def _deadline(self) -> Iterator[None]:
         """End the process when what is done in here takes too long: a disk that hangs must not hold up a restart."""
-        settings = self._settings if self._reloading is None else self._reloading.settings
+        settings = self._settings if self._service is None else self._service.settings
         seconds = settings.limits.stop / 1000
         watch = threading.Timer(seconds, self._give_up, (seconds,))
         watch.daemon = True
@@ -363,91 +298,33 @@ class _Program:
             "and the next start goes on from there; more time is limits.stop in the configuration",
             seconds,
         )
-        self._remove_ready_file()
+        self._ready_file.remove()
         os._exit(EXIT_STOP_TOO_LONG)
 
     async def _serve(self) -> None:
         while not self._stop.is_set():
-            for broker in self._brokers():
-                broker.tick()
-            if self._amqp10 is not None:
-                self._amqp10.tick()
-            if self._mqtt is not None:
-                self._mqtt.tick()
-            if self._access is not None:
-                self._access.tick()
+            if self._service is not None:
+                self._service.tick()
             self._poll()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _TICK_SECONDS)
 
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _wake(self) -> None:
         """Called by the engine's threads: have its results taken in soon, once for all that arrive until then."""
         if not self._poll_is_due:
             self._poll_is_due = True
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody waits for results
-                loop.call_soon_threadsafe(self._poll)
+                self._loop.call_soon_threadsafe(self._poll)
 
     def _poll(self) -> None:
         self._poll_is_due = False
-        if self._engine is None or self._failure is not None:
+        if self._service is None or self._failure is not None:
             return
         try:
-            self._engine.poll()
+            self._service.engine.poll()
         except Fatal as failure:
             self._failure = failure
             self._stop.set()
 
-    def _announce(self, engine: Engine, took_us: int) -> None:
-        queues = len([name for name in engine.logs() if not is_inner(name)])
-        found = [engine.log(name) for name in engine.logs()]
-        messages = sum(log.next_offset - log.first_offset for log in found)
-        size = decimal(sum(log.size_bytes for log in found))
-        file = self._configuration.document.file
-        lines = (
-            f"headrace {__version__} serves {self._where()}",
-            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
-            *([f"  configured by {file.resolve()}"] if file is not None else []),
-            *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
-        )
-        if self._settings.log.format == JSON_FORMAT:
-            for text in lines:
-                _log.info("%s", text.strip())
-        else:
-            print("\n".join(lines), flush=True)
-
-    def _where(self) -> str:
-        storage = self._settings.storage
-        if storage.store:
-            return f"store {storage.store}"
-        return "memory (nothing is kept)" if storage.memory else f"data directory {storage.data.resolve()}"
-
-    # -- the ready file ----------------------------------------------------------------------------------------------
-
     def _ports(self) -> dict[str, int]:
         return {name: listener.port for name, listener in self._listeners.items() if listener.port}
-
-    def _write_ready_file(self) -> None:
-        path = self._launch.ready_file
-        if path is None:
-            return
-        storage = self._settings.storage
-        data = storage.store or (None if storage.memory else str(storage.data.resolve()))
-        text = json.dumps({"pid": os.getpid(), "data": data, "ports": self._ports()})
-        draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(draft, "w", opener=open_privately) as file:
-                file.write(text + "\n")
-            draft.replace(path)
-        except OSError as error:
-            raise Unavailable(
-                f"the ready file {path} cannot be written: {error.strerror or error}; choose another with --ready-file"
-            ) from error
-
-    def _remove_ready_file(self) -> None:
-        """Remove it unless it has become another process's."""
-        path = self._launch.ready_file
-        if path is None:
-            return
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text())["pid"] == os.getpid():
-                path.unlink()

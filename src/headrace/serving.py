@@ -9,9 +9,11 @@ import pickle
 import sys
 from typing import NoReturn
 
-from headrace.app import Launch, OpenEngine, open_engine, serve
+from headrace.app import serve
+from headrace.engines import OpenEngine, open_engine
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
 from headrace.exits import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE
+from headrace.launch import Launch
 
 
 def become(launch: Launch) -> NoReturn:

@@ -230,7 +230,7 @@ def test_scopes_are_the_permissions_where_that_is_configured(tmp_path: Path, ser
     server = _start(tmp_path, service, "scope")
     try:
         for kind in SPEAKERS:
-            speaker = kind(server)  # type: ignore[abstract]
+            speaker = kind(server)
             token = service.token("carol", scope=f"{_SCOPES} {AUDIENCE}.write:%2F/everybodys")
             assert speaker.may_enter("carol", token), kind.name
             assert speaker.may_publish("carol", token, "$queue/orders"), kind.name

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast, final
 
-from headrace.admin.site import Site
 from headrace.errors import Unavailable
+from headrace.net.origin import Origin
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -32,8 +32,8 @@ class Speaker(ABC):
     """What speaks HTTP, once it is loaded."""
 
     @abstractmethod
-    def protocol(self) -> asyncio.Protocol:
-        """The protocol of one new connection."""
+    def protocol(self, origin: Origin | None = None) -> asyncio.Protocol:
+        """The protocol of one new connection; of one that was passed on, with where it comes from."""
 
     @property
     @abstractmethod
@@ -45,24 +45,28 @@ class Speaker(ABC):
         """Let requests that are being answered finish, not for long, and end all connections."""
 
 
+Furnish = Callable[[], Speaker]
+"""Makes what speaks HTTP; called when the modules that it takes are loaded."""
+
+
 @final
 class HttpListener:
     """Accepts HTTP connections on one address until it is closed."""
 
-    def __init__(self, site: Site, contributions: list[Contribute]) -> None:
-        self._site = site
-        self._contributions = contributions
+    def __init__(self, furnish: Furnish) -> None:
+        self._furnish = furnish
         self._server: asyncio.Server | None = None
         self._speaker: Speaker | None = None
         self._loading: asyncio.Task[None] | None = None
         self._newcomers: set[_Newcomer] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, host, port, ssl=tls, backlog=_BACKLOG)
+            self._server = await loop.create_server(self.accept, host, port, ssl=tls, backlog=_BACKLOG)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
@@ -71,24 +75,35 @@ class HttpListener:
 
     async def close(self) -> None:
         """Accept no more, let requests finish, and end all connections."""
-        if self._server is None:
-            return
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         for newcomer in list(self._newcomers):
             newcomer.refuse()
         if self._loading is not None:
             self._loading.cancel()
         if self._speaker is not None:
             await self._speaker.close()
+        await asyncio.gather(*self._leaving)
+
+    def refurnish(self) -> None:
+        """Have what comes from now on served by what `furnish` gives then; requests under way may finish."""
+        speaker, self._speaker = self._speaker, None
+        if speaker is None:
+            return
+        self._loading = None
+        leaving = asyncio.get_running_loop().create_task(speaker.close())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
     @property
     def connections(self) -> int:
         return len(self._newcomers) + (self._speaker.connections if self._speaker is not None else 0)
 
-    def _accept(self) -> asyncio.Protocol:
+    def accept(self, origin: Origin | None = None) -> asyncio.Protocol:
+        """The protocol of a new connection; of one that was passed on, with where it comes from."""
         if self._speaker is not None and self.connections < MAX_CONNECTIONS:
-            return self._speaker.protocol()
-        return _Newcomer(self)
+            return self._speaker.protocol(origin)
+        return _Newcomer(self, origin)
 
     def arrived(self, newcomer: "_Newcomer") -> None:
         """A connection waits for somebody who speaks HTTP, or is one too many."""
@@ -105,8 +120,8 @@ class HttpListener:
 
     async def _load(self) -> None:
         try:
-            module = await asyncio.to_thread(importlib.import_module, _STACK)
-            self._speaker = module.Stack(self._site, self._contributions)
+            await asyncio.to_thread(importlib.import_module, _STACK)
+            self._speaker = self._furnish()
         except Exception:
             _log.exception("HTTP cannot be served: its modules do not load")
             self._loading = None
@@ -114,15 +129,16 @@ class HttpListener:
                 newcomer.refuse()
             return
         for newcomer in list(self._newcomers):
-            newcomer.hand_over(self._speaker.protocol())
+            newcomer.hand_over(self._speaker.protocol(newcomer.origin))
 
 
 @final
 class _Newcomer(asyncio.Protocol):
     """A connection that waits; the first bytes that come are kept, and then nothing more is read."""
 
-    def __init__(self, listener: HttpListener) -> None:
+    def __init__(self, listener: HttpListener, origin: Origin | None) -> None:
         self._listener = listener
+        self.origin = origin
         self._transport: asyncio.Transport | None = None
         self._data = b""
 

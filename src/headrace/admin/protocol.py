@@ -10,6 +10,7 @@ from uvicorn.server import ServerState
 
 from headrace.admin.presence import SCOPE_KEY, Presence
 from headrace.admin.site import TakeOver
+from headrace.net.origin import Origin
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """A request line with its headers."""
@@ -24,9 +25,14 @@ class BoundedProtocol(HttpToolsProtocol):
     """Ends clients that are too slow or send too much before anybody answers them."""
 
     def __init__(
-        self, config: Config, server_state: ServerState, web_sockets: Mapping[str, TakeOver] | None = None
+        self,
+        config: Config,
+        server_state: ServerState,
+        web_sockets: Mapping[str, TakeOver] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         super().__init__(config, server_state, {})
+        self._origin = origin
         self._web_sockets = web_sockets or {}
         self._is_in_head = True
         self._head_bytes = 0
@@ -37,6 +43,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self._origin is not None:
+            self.client = (self._origin.address, self._origin.port)
+            self.scheme = "https" if self._origin.is_tls else "http"
         self._presence = Presence(f"{_shown(self.client)} -> {_shown(self.server)}")
         self._reading.set(HEAD_SECONDS)
 

@@ -1,15 +1,19 @@
 """What speaks HTTP: Starlette in uvicorn's protocol, on the broker's own event loop. Loaded when it is needed."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, final
 
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from headrace.admin.application import application
 from headrace.admin.listener import Contribute, Speaker
 from headrace.admin.protocol import BoundedProtocol
-from headrace.admin.site import Site
+from headrace.admin.sampler import Sampler
+from headrace.admin.site import Site, TakeOver
+from headrace.net.origin import Origin
 
 KEEP_ALIVE_SECONDS: Final = 60
 CLOSE_SECONDS: Final = 5.0
@@ -22,9 +26,11 @@ MAX_FRAME_BYTES: Final = 16 << 20
 class Stack(Speaker):
     """The application and the connections it is served on."""
 
-    def __init__(self, site: Site, contributions: list[Contribute]) -> None:
+    def __init__(
+        self, pages: ASGIApp, web_sockets: Mapping[str, TakeOver] | None = None, sampler: Sampler | None = None
+    ) -> None:
         self._config = Config(
-            application(site, contributions),
+            pages,
             http=BoundedProtocol,
             ws="websockets-sansio",
             ws_max_size=MAX_FRAME_BYTES,
@@ -36,21 +42,28 @@ class Stack(Speaker):
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._config.load()
-        self._web_sockets = site.web_sockets
-        self._sampler = site.sampler
-        self._sampler.start()
+        self._web_sockets = web_sockets or {}
+        self._sampler = sampler
+        if sampler is not None:
+            sampler.start()
         self._state = ServerState()
         self._state.default_headers = [(b"server", b"headrace")]
 
-    def protocol(self) -> asyncio.Protocol:
-        return BoundedProtocol(self._config, self._state, self._web_sockets)
+    @staticmethod
+    def of_site(site: Site, contributions: list[Contribute]) -> "Stack":
+        """The pages of a broker."""
+        return Stack(application(site, contributions), site.web_sockets, site.sampler)
+
+    def protocol(self, origin: Origin | None = None) -> asyncio.Protocol:
+        return BoundedProtocol(self._config, self._state, self._web_sockets, origin)
 
     @property
     def connections(self) -> int:
         return len(self._state.connections)
 
     async def close(self) -> None:
-        self._sampler.stop()
+        if self._sampler is not None:
+            self._sampler.stop()
         for connection in list(self._state.connections):
             connection.shutdown()
         loop = asyncio.get_running_loop()

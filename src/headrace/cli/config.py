@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from headrace.app import Launch
 from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
@@ -20,6 +19,7 @@ from headrace.core.configured import FILE_QUEUE
 from headrace.core.definition import QueueDefinition
 from headrace.core.reconciling import wanted_queues
 from headrace.errors import Refused
+from headrace.launch import Launch
 
 app: Final = typer.Typer(
     rich_markup_mode="rich",

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace import serving
-from headrace.app import Launch
 from headrace.cli.words import examples
 from headrace.config.configuration import Flags
+from headrace.launch import Launch
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 

@@ -159,6 +159,11 @@ def _check(configuration: Configuration) -> None:
                 f"{origins['storage', other]}: everything is kept in {storage.store} ({origins['storage', 'store']}); "
                 f"give either --{other} or --store, or the keys of that name in storage"
             )
+    if settings.cluster.node and not storage.store:
+        raise Refused(
+            f"{origins['cluster', 'node']}: the nodes of a cluster share an object store; "
+            f"give --store, or store in storage"
+        )
     if (tls.certificate is None) != (tls.key is None) or (tls.authority is not None and tls.certificate is None):
         given = next(name for name in ("certificate", "key", "authority") if getattr(tls, name) is not None)
         raise Refused(

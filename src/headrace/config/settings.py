@@ -102,6 +102,30 @@ class StorageSettings:
     )
 
 
+FORWARD: Final = "forward"
+REJECT: Final = "reject"
+LOCAL_REFUSE: Final = "local-refuse"
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Several brokers over one object store, of which one owns it at a time. Each needs a name of its own."""
+
+    node: str = _setting("", Text(), "What this broker is called; with a name it is part of a cluster.")
+    listen: str = _setting("127.0.0.1:25672", Text(), "Where the other nodes reach this one, as host:port.")
+    advertise: str = _setting(
+        "", Text(), "The host name or address under which nodes and clients reach this machine; that of `listen`."
+    )
+    lease: int = _setting(
+        10_000, Duration(500), "How long an owner that is silent keeps the store, and a takeover takes at most."
+    )
+    write_policy: str = _setting(
+        FORWARD,
+        Choice(FORWARD, REJECT, LOCAL_REFUSE),
+        "What a node that is not the owner does with clients: hand them on, tell them where the owner is, or refuse.",
+    )
+
+
 @dataclass(frozen=True)
 class LogSettings:
     """What the broker says about itself on stderr, one line per event."""
@@ -190,6 +214,7 @@ class Settings:
     tls: TlsSettings = TlsSettings()
     jwt: JwtSettings = JwtSettings()
     storage: StorageSettings = StorageSettings()
+    cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()
     limits: LimitSettings = LimitSettings()
     mqtt: MqttSettings = MqttSettings()

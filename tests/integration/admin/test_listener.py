@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from headrace.admin import listener, protocol
-from headrace.admin.listener import HttpListener
+from headrace.admin.listener import HttpListener, Speaker
 from headrace.admin.site import Site
+from headrace.admin.stack import Stack
 from headrace.clock import ManualClock
 from headrace.core.access import Access
 from headrace.core.hosts import Hosts
@@ -167,6 +168,10 @@ def _site() -> Site:
     return Site(hosts, access, list, dict, str, clock, "0", StagingArea(Path("nowhere"), 0))
 
 
+def _speaker() -> Speaker:
+    return Stack.of_site(_site(), [])
+
+
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_one_connection_too_many_is_closed_and_the_others_go_on(
     is_loaded: bool, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +183,7 @@ def test_one_connection_too_many_is_closed_and_the_others_go_on(
         return await reader.readuntil(b"}")
 
     async def scenario() -> None:
-        opened = HttpListener(_site(), [])
+        opened = HttpListener(_speaker)
         await opened.open("127.0.0.1", 0)
         first = await asyncio.open_connection("127.0.0.1", opened.port)
         if is_loaded:

@@ -244,7 +244,7 @@ def test_the_example_of_the_reference_page_can_be_used() -> None:
 
 
 def test_a_broker_without_a_file_does_not_load_yaml() -> None:
-    code = "import sys, headrace.app as a; a.Launch().read(); print('yaml' in sys.modules)"
+    code = "import sys, headrace.launch as a; a.Launch().read(); print('yaml' in sys.modules)"
 
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

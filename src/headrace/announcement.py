@@ -1,0 +1,41 @@
+"""What is said when the broker begins to serve: what was found, and who listens where. Opening is done elsewhere."""
+
+import logging
+from typing import Final
+
+from rich.filesize import decimal
+
+from headrace.config.configuration import Configuration
+from headrace.config.settings import JSON_FORMAT
+from headrace.core.inner import is_inner
+from headrace.engines import name_of
+from headrace.storage.api import Engine
+from headrace.version import __version__
+
+_log: Final = logging.getLogger("headrace")
+
+
+def announce(engine: Engine, configuration: Configuration, ports: dict[str, int], took_us: int) -> None:
+    """Say it on stdout to people, in the log to programs."""
+    lines = _lines(engine, configuration, ports, took_us)
+    if configuration.settings.log.format == JSON_FORMAT:
+        for text in lines:
+            _log.info("%s", text.strip())
+    else:
+        print("\n".join(lines), flush=True)
+
+
+def _lines(engine: Engine, configuration: Configuration, ports: dict[str, int], took_us: int) -> list[str]:
+    settings, file = configuration.settings, configuration.document.file
+    queues = len([name for name in engine.logs() if not is_inner(name)])
+    found = [engine.log(name) for name in engine.logs()]
+    messages = sum(log.next_offset - log.first_offset for log in found)
+    size = decimal(sum(log.size_bytes for log in found))
+    kept = name_of(settings.storage)
+    where = f"{'store' if settings.storage.store else 'data directory'} {kept}" if kept else "memory (nothing is kept)"
+    return [
+        f"headrace {__version__} serves {where}",
+        f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+        *([f"  configured by {file.resolve()}"] if file is not None else []),
+        *[f"  {name} on {settings.listeners.host}:{port}" for name, port in ports.items()],
+    ]

@@ -1,0 +1,56 @@
+"""Which engine keeps the messages: a directory's, an object store's, or memory. What they do is in storage/."""
+
+from collections.abc import Callable
+
+from headrace.clock import SystemClock
+from headrace.config.settings import StorageSettings
+from headrace.errors import Unavailable
+from headrace.storage.api import Engine, Wake
+from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.memory import MemoryEngine
+
+OpenEngine = Callable[[StorageSettings, Wake], Engine]
+
+
+def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
+    """The engine over a data directory, in an object store, or in memory."""
+    if settings.memory:
+        return MemoryEngine(wake)
+    if settings.store:
+        return _open_store(settings, wake)
+    sizes = LocalSettings(
+        checkpoint_bytes=settings.checkpoint_bytes,
+        tail_bytes=settings.tail_bytes,
+        segment_bytes=settings.segment_bytes,
+        cache_bytes=settings.cache_bytes,
+    )
+    try:
+        return LocalEngine(settings.data, wake, sizes)
+    except OSError as error:
+        raise Unavailable(
+            f"the data directory {settings.data} cannot be opened: {error.strerror or error}; "
+            f"make it writable, or choose another with --data"
+        ) from error
+
+
+def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
+    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
+    try:
+        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+        from headrace.storage.objects.probe import prove_fencing
+    except ImportError as error:
+        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
+    sizes = ObjectSettings(
+        flush_interval_ms=settings.flush_interval,
+        timeout_ms=settings.store_timeout,
+        tail_bytes=settings.tail_bytes,
+        cache_bytes=settings.cache_bytes,
+        done_retention_ms=settings.done_retention,
+    )
+    return ObjectEngine(settings.store, wake, sizes)
+
+
+def name_of(settings: StorageSettings) -> str | None:
+    """The store or the directory that everything is kept in; None for memory."""
+    return settings.store or (None if settings.memory else str(settings.data.resolve()))

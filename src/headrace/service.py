@@ -1,0 +1,181 @@
+"""The broker while it serves: hosts, users, protocols and pages over one engine. Sockets and signals are app.py's."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.admin.listener import Speaker
+from headrace.admin.site import Site
+from headrace.clock import Clock
+from headrace.config.configuration import Configuration
+from headrace.config.settings import Settings
+from headrace.core.access import Access
+from headrace.core.bounds import Bounds
+from headrace.core.broker import Broker
+from headrace.core.flow import Flow
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Background
+from headrace.core.properties import Codecs
+from headrace.errors import Unavailable
+from headrace.model import AMQP091, AMQP10, MQTT5
+from headrace.net.connection import Handler, Wire
+from headrace.net.datagrams import DatagramHandler
+from headrace.net.tls import Tls
+from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
+from headrace.protocols.amqp091.handshake import Server as Amqp091Server
+from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
+from headrace.protocols.amqp10.peer import Server as Amqp10Server
+from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.greeting import AmqpGreeting
+from headrace.protocols.mqtt.connection import Connection as MqttConnection
+from headrace.protocols.mqtt.properties import Mqtt5Codec
+from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.reloading import Reloaded, Reloading, limit
+from headrace.storage.api import Engine
+from headrace.storage.local.staging import StagingArea
+from headrace.tokens import read_tokens
+from headrace.version import __version__
+
+if TYPE_CHECKING:
+    from headrace.admin.listener import Contribute
+
+AMQP: Final = "amqp"
+MQTT: Final = "mqtt"
+WEB_SOCKET: Final = "ws"
+WS_PATHS: Final = ("/", "/mqtt")
+WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+
+
+@final
+@dataclass(frozen=True)
+class Premises:
+    """Where a broker serves: what is the same before it comes and after it has gone."""
+
+    configuration: Configuration
+    again: Callable[[], Configuration]
+    """Reads the configuration anew. Raises Refused."""
+    clock: Clock
+    background: Background
+    soon: Callable[[Callable[[], None]], None]
+    """Has something called at the end of this turn of the event loop."""
+    tls: Tls | None
+    wires: Callable[[], list[Wire]]
+    ports: Callable[[], dict[str, int]]
+    stopping: Callable[[], str]
+    """Why nothing is taken any more, in a sentence; "" while it is."""
+    staging: StagingArea
+
+
+@final
+class Service:
+    """All that clients are served with, from the opening of an engine to its end."""
+
+    def __init__(self, engine: Engine, premises: Premises) -> None:
+        """Raises Refused when its queues cannot become what is configured."""
+        self.engine = engine
+        self._premises = premises
+        self._clock = premises.clock
+        self._reloading: Reloading | None = None
+        configuration = premises.configuration
+        tokens = read_tokens(configuration.settings.jwt)
+        self._hosts = self._open_hosts(configuration.settings)
+        self._access = Access(engine, self._clock, premises.background, self._hosts)
+        self._access.use_tokens(tokens)
+        self._reloading = Reloading(configuration, premises.again, self._hosts, self._access, premises.tls)
+        self._reloading.start()
+        self._amqp091 = Amqp091Server(self._hosts, self._access, __version__)
+        self._amqp10 = Amqp10Server(self._hosts, self._access, self._clock, __version__)
+        self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__, configuration.settings.mqtt)
+        self.site = self._open_site()
+
+    def _open_hosts(self, settings: Settings) -> Hosts:
+        codecs, flow = Codecs(), Flow()
+        codecs.add(AMQP091, Amqp091Codec())
+        codecs.add(AMQP10, Amqp10Codec())
+        codecs.add(MQTT5, Mqtt5Codec())
+
+        def broker(name: str) -> Broker:
+            current = settings if self._reloading is None else self._reloading.settings
+            found = Broker(self.engine, self._clock, self._premises.soon, name, codecs, flow, Bounds(current.mqtt))
+            limit(found, current)
+            return found
+
+        return Hosts(self.engine, broker)
+
+    def _open_site(self) -> Site:
+        front = self._premises
+        site = Site(
+            self._hosts, self._access, front.wires, front.ports, self.trouble, self._clock, __version__, front.staging
+        )
+        site.reload = lambda: asdict(self.reload())
+        return site
+
+    # -- who comes in ------------------------------------------------------------------------------------------------
+
+    def handler(self, protocol: str) -> Handler:
+        """What serves a new connection of one protocol."""
+        if protocol == AMQP:
+            return AmqpGreeting(
+                lambda: Amqp091Connection(self._amqp091, self._clock),
+                lambda: Amqp10Connection(self._amqp10, self._clock),
+            )
+        if protocol == WEB_SOCKET:
+            return web_socket(MqttConnection(self._mqtt), self._mqtt.limits.max_packet_bytes)
+        assert protocol == MQTT
+        return MqttConnection(self._mqtt)
+
+    def speaker(self, contributions: "list[Contribute]") -> Speaker:
+        """What speaks HTTP; its modules are loaded with the first call."""
+        from headrace.admin.stack import Stack
+
+        return Stack.of_site(self.site, contributions)
+
+    def coap(self) -> DatagramHandler:
+        """Raises Unavailable where aiocoap is not installed."""
+        try:
+            from headrace.protocols.coap.endpoint import Endpoint
+        except ImportError as error:
+            raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
+        return Endpoint(self._hosts, self._access, self._clock)
+
+    # -- from first to last ------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        """What counts now."""
+        assert self._reloading is not None
+        return self._reloading.settings
+
+    def reload(self) -> Reloaded:
+        """Apply what the configuration says now. Raises Refused, Unavailable and changes nothing then."""
+        assert self._reloading is not None
+        return self._reloading.reload()
+
+    def tick(self) -> None:
+        """Do what is due at intervals."""
+        for broker in self._hosts.brokers():
+            broker.tick()
+        self._amqp10.tick()
+        self._mqtt.tick()
+        self._access.tick()
+
+    def trouble(self) -> str:
+        """Why nothing can be published now, "" when it can."""
+        stopping = self._premises.stopping()
+        if stopping:
+            return stopping
+        held_up = [broker.topology.host for broker in self._hosts.brokers() if broker.is_held_up]
+        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
+
+    def drain(self) -> None:
+        """Commit what came last."""
+        for broker in self._hosts.brokers():
+            broker.drain()
+
+
+def web_socket(handler: Handler, max_packet_bytes: int) -> Handler:
+    """MQTT over a WebSocket; what that takes is loaded when the first client comes that way."""
+    from headrace.net.websocket import WebSocket
+
+    return WebSocket(handler, WS_SUBPROTOCOLS, WS_PATHS, max_packet_bytes)

@@ -1,0 +1,157 @@
+"""Limits of users and queues over every protocol: connections, channels, messages per second, bytes per message."""
+
+import re
+import threading
+from collections.abc import Iterator
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from headrace.core.access import Access
+from headrace.core.hosts import Hosts
+from headrace.core.rights import Permission
+from headrace.core.users import Limits
+from tests.doors import must, prepare
+from tests.servers import Server
+from tests.speakers import SPEAKERS, Amqp091, Amqp10, Connected, Speaker, Unconnected
+from tests.waiting import eventually
+
+CONNECTED = [kind for kind in SPEAKERS if issubclass(kind, Connected)]
+UNCONNECTED = [kind for kind in SPEAKERS if issubclass(kind, Unconnected)]
+_MOST_BYTES = 100
+_HOUR = 3600
+_LIMITS = {
+    "few": Limits(max_connections=1),
+    "narrow": Limits(max_channels=1),
+    "hasty": Limits(max_message_rate=1),
+    "free": Limits(),
+}
+
+
+def _slug(kind: type[Speaker]) -> str:
+    return re.sub("[^a-z0-9]+", "-", kind.name)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Each protocol has users of its own, as limits count over all of a user's connections; passwords are names."""
+    directory = tmp_path_factory.mktemp("server")
+
+    def users(hosts: Hosts, access: Access) -> None:
+        for kind in SPEAKERS:
+            for word, limits in _LIMITS.items():
+                name = f"{word}-{_slug(kind)}"
+                access.put_user(name, name, ["management"], must)
+                access.put_permission(Permission(name, "/", ".*", ".*", ".*"), must)
+                access.set_limits(name, limits, must)
+
+    prepare(directory / "data", users)
+    running = Server(directory, options=["--coap", "0"])
+    running.start()
+    _put(running, "tiny", {"limits": {"max_message_size": _MOST_BYTES}})
+    _put(running, "orders", {})
+    _put(running, "everybodys", {})
+    yield running
+    running.close_connections()
+    assert running.stop() == 0, running.log()
+    assert "Traceback" not in running.log(), running.log()
+
+
+def _put(server: Server, queue: str, body: dict[str, object]) -> None:
+    url = f"{server.http_url}/api/v1/queues/%2F/{queue}"
+    assert httpx.put(url, auth=("guest", "guest"), json=body, timeout=30).is_success
+
+
+def _depth(server: Server, queue: str) -> int:
+    url = f"{server.http_url}/api/v1/queues/%2F/{queue}"
+    return int(httpx.get(url, auth=("guest", "guest"), timeout=30).json()["messages"])
+
+
+@pytest.mark.parametrize("kind", CONNECTED, ids=_slug)
+def test_a_user_has_no_more_connections_than_it_may(server: Server, kind: type[Connected]) -> None:
+    speaker = kind(server)
+    user, other = f"few-{_slug(kind)}", f"free-{_slug(kind)}"
+
+    with speaker.inside(user, user):
+        assert not speaker.may_enter(user, user)
+        with speaker.inside(other, other):
+            assert speaker.may_enter(other, other)
+
+    eventually(lambda: speaker.may_enter(user, user))
+
+
+@pytest.mark.parametrize("kind", UNCONNECTED, ids=_slug)
+def test_single_requests_count_as_no_connections(server: Server, kind: type[Unconnected]) -> None:
+    user = f"few-{_slug(kind)}"
+
+    with Amqp091(server).inside(user, user):
+        assert kind(server).may_publish(user, user, "$queue/orders")
+
+
+@pytest.mark.parametrize("kind", [Amqp091, Amqp10], ids=_slug)
+def test_a_user_has_no_more_channels_than_it_may(server: Server, kind: type[Amqp091 | Amqp10]) -> None:
+    speaker = kind(server)
+    user, other = f"narrow-{_slug(kind)}", f"free-{_slug(kind)}"
+
+    assert speaker.may_open_channels(user, user, 1)
+    assert not speaker.may_open_channels(user, user, 2)
+    assert speaker.may_open_channels(other, other, 2)
+
+
+@pytest.mark.parametrize("kind", UNCONNECTED, ids=_slug)
+def test_a_user_that_published_too_much_is_put_off(server: Server, kind: type[Unconnected]) -> None:
+    speaker = kind(server)
+    user, other = f"hasty-{_slug(kind)}", f"free-{_slug(kind)}"
+    assert not speaker.is_put_off(user, user, "$queue/orders")
+
+    _publish_much(server, user)
+
+    assert speaker.is_put_off(user, user, "$queue/orders")
+    assert not speaker.is_put_off(other, other, "$queue/orders")
+
+
+@pytest.mark.parametrize("kind", CONNECTED, ids=_slug)
+def test_a_user_that_published_too_much_is_not_heard_for_a_while(server: Server, kind: type[Connected]) -> None:
+    speaker = kind(server)
+    user, other, queue = f"hasty-{_slug(kind)}", f"free-{_slug(kind)}", f"heard-{_slug(kind)}"
+    _put(server, queue, {})
+    _publish_much(server, user)
+    confirmed: list[int] = []
+    publishing = threading.Thread(
+        target=lambda: confirmed.append(speaker.publish_all(user, user, f"$queue/{queue}", 2))
+    )
+
+    publishing.start()
+    eventually(lambda: _depth(server, queue) == 1)
+    assert speaker.publish_all(other, other, f"$queue/{queue}", 2) == 2
+
+    assert _depth(server, queue) == 3
+    gone = httpx.delete(f"{server.http_url}/api/v1/users/{user}", auth=("guest", "guest"), timeout=30)
+    assert gone.is_success  # which ends its connections, also one that is not heard
+    publishing.join(60)
+    assert confirmed == [1]
+    assert _depth(server, queue) == 3
+
+
+def _publish_much(server: Server, user: str) -> None:
+    """As much as the user may publish in an hour: it is put off for as long, on whatever machine."""
+    table = pa.table({"payload": [b"x"] * _HOUR})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    with httpx.Client(base_url=f"{server.http_url}/bulk/transactions/{user}", auth=(user, user), timeout=30) as http:
+        assert http.put("/parts/p", params={"queue": "orders"}, content=bytes(sink.getvalue())).is_success
+        done = http.post("/commit", json={"parts": ["p"]})
+    assert done.json()["rows"] == _HOUR, done.text
+
+
+@pytest.mark.parametrize("kind", SPEAKERS, ids=_slug)
+def test_a_message_larger_than_a_queue_takes_is_refused(server: Server, kind: type[Speaker]) -> None:
+    speaker, user = kind(server), f"free-{_slug(kind)}"
+
+    assert speaker.may_publish(user, user, "$queue/tiny", b"x" * _MOST_BYTES)
+    before = _depth(server, "tiny")
+    assert not speaker.may_publish(user, user, "$queue/tiny", b"x" * (_MOST_BYTES + 1))
+
+    assert _depth(server, "tiny") == before
