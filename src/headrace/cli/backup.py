@@ -1,5 +1,6 @@
 """`headrace backup`: a consistent copy of a data directory, in words. What copies is storage's."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,6 +26,7 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 def backup(
     directory: Annotated[Path, typer.Argument(help="The data directory, of a broker that runs or not.")],
     target: Annotated[Path, typer.Argument(help="Where to copy it; nothing may be there yet.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was copied as JSON.")] = False,
 ) -> None:
     """Copy a data directory so that the copy can be served: everything confirmed before the command began is in it.
 
@@ -34,6 +36,10 @@ def backup(
         copied = _copy(directory, target)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
+    if as_json:
+        found = {"logs": copied.queues, "messages": copied.messages, "bytes": copied.size_bytes}
+        typer.echo(json.dumps({"target": str(target), **found}, ensure_ascii=False))
+        return
     typer.echo(
         f"{target} has {count(copied.queues, 'log')} with {count(copied.messages, 'message')}, "
         f"{decimal(copied.size_bytes)} copied"

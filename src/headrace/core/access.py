@@ -247,8 +247,8 @@ class Access:
             if broker is not None:
                 broker.sessions.restrict(user, self._stored_rights(user, host))
             rights = self._rights.get((user, host))
-            for look in list(rights.watchers.values()) if rights is not None else ():
-                look()
+            if rights is not None:
+                rights.tell()
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""
