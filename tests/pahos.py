@@ -52,8 +52,8 @@ class Paho:
     ) -> None:
         protocol = {4: paho.MQTTv311, 5: paho.MQTTv5, 3: paho.MQTTv31}[version]
         self.version = version
-        more = {} if version == 5 else {"clean_session": clean}
-        self.client = _PatientClient(CallbackAPIVersion.VERSION2, client_id, protocol=protocol, **more)  # type: ignore[arg-type]
+        more = {"transport": options.pop("transport", "tcp"), **({} if version == 5 else {"clean_session": clean})}
+        self.client = _PatientClient(CallbackAPIVersion.VERSION2, client_id, protocol=protocol, **more)
         self.client.gate = options.pop("gate", None)
         self.client.max_inflight_messages_set(options.pop("inflight", 20))
         self.messages: list[paho.MQTTMessage] = []

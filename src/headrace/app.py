@@ -12,13 +12,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from headrace import logs
 from headrace.admin.listener import Contribute, HttpListener, Speaker
 from headrace.announcement import announce
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
+from headrace.config.settings import LOCAL_REFUSE
 from headrace.engines import OpenEngine, name_of, open_engine
 from headrace.errors import Fatal, HeadraceError
 from headrace.exits import EXIT_STOP_TOO_LONG
@@ -26,12 +27,16 @@ from headrace.launch import Launch
 from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramListener
 from headrace.net.listener import Listener
-from headrace.net.tls import Tls
+from headrace.net.tls import Tls, to_nodes
 from headrace.ready_file import ReadyFile
 from headrace.reloading import tls_files
-from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service
+from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
+from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
 from headrace.threads import Threads
+
+if TYPE_CHECKING:
+    from headrace.cluster.forwarding.doorway import Doorway
 
 _STAGED_BYTES: Final = 16 << 30
 _WEB_SOCKET_PATH: Final = "/mqtt"
@@ -94,6 +99,9 @@ class _Program:
         """What serves clients; None while nothing does."""
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
         self._web_sockets = Listener(lambda: self._handler(WEB_SOCKET))
+        self._doorway = self._open_doorway()
+        """What clients meet while another node owns the store; None for a broker on its own."""
+        self._inner_http = HttpListener(self._speaker)
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
         self._poll_is_due = False
@@ -105,8 +113,7 @@ class _Program:
         started_us = self._clock.monotonic_us()
         engine = self._opener(self._settings.storage, self._wake)
         try:
-            service = self._service = Service(engine, self._premises())
-            await self._listen(service)
+            await self._enter(engine)
             took_us = self._clock.monotonic_us() - started_us
             announce(engine, self._configuration, self._ports(), took_us)
             gc.collect()
@@ -121,6 +128,14 @@ class _Program:
                 engine.close()
         finally:
             self._ready_file.remove()
+
+    def _open_doorway(self) -> "Doorway | None":
+        settings = self._settings.cluster
+        if not settings.node:
+            return None
+        from headrace.cluster.forwarding.doorway import Doorway
+
+        return Doorway(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
 
     def _premises(self) -> Premises:
         def soon(call: Callable[[], None]) -> None:
@@ -139,9 +154,31 @@ class _Program:
             self._staging(),
         )
 
+    async def _enter(self, engine: Engine) -> None:
+        """Serve from now on, over this engine. Raises Refused when its queues cannot become what is configured."""
+        service = Service(engine, self._premises())
+        self._service = service
+        if not self._listeners:
+            await self._listen()
+        if self._doorway is not None:
+            await self._open_again()
+            self._admit(self._doorway, service)
+        for listener in self._listeners.values():
+            if isinstance(listener, HttpListener):
+                listener.refurnish()
+        settings = self._settings.listeners
+        if settings.coap is not None:
+            coap = self._listeners["coap"] = DatagramListener(service.coap())
+            await coap.open(settings.host, settings.coap)
+
+    def _admit(self, doorway: "Doorway", service: Service) -> None:
+        from headrace.cluster.forwarding.doorway import Local
+
+        doorway.admit(Local(service.handler, self._inner_http.accept))
+
     # -- who comes in ------------------------------------------------------------------------------------------------
 
-    async def _listen(self, service: Service) -> None:
+    async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         settings = self._settings.listeners
         for name, protocol in _PROTOCOLS.items():
@@ -151,18 +188,52 @@ class _Program:
             await self._web_sockets.open(settings.host, settings.ws)
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(self._speaker), port)
-        if settings.coap is not None:
-            coap = self._listeners["coap"] = DatagramListener(service.coap())
-            await coap.open(settings.host, settings.coap)
+        if self._doorway is not None:
+            await self._listen_to_nodes(self._doorway)
+
+    async def _listen_to_nodes(self, doorway: "Doorway") -> None:
+        """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
+        from headrace.cluster.forwarding.gate import Gate
+
+        tls = self._tls
+        gate = Listener(lambda: Gate(doorway, b"" if tls is None else tls.fingerprint))
+        host, _, port = self._settings.cluster.listen.rpartition(":")
+        await gate.open(host.strip("[]"), int(port), None if tls is None else tls.between_nodes)
+        self._listeners["cluster"] = gate
+        if doorway.policy == LOCAL_REFUSE:
+            for listener in self._client_listeners().values():
+                listener.shut()
+
+    async def _open_again(self) -> None:
+        """Open what was closed while another node owned the store."""
+        for name, listener in self._client_listeners().items():
+            if not listener.is_open:
+                await self._open(name, listener, listener.port)
+
+    def _client_listeners(self) -> dict[str, Listener]:
+        """All for clients that are open, or will be."""
+        return {
+            name: listener
+            for name, listener in self._listeners.items()
+            if isinstance(listener, Listener) and name != "cluster" and listener.port
+        }
 
     def _handler(self, protocol: str) -> Handler:
         """What a new connection is met by."""
-        assert self._service is not None
-        return self._service.handler(protocol)
+        if self._service is not None:
+            return self._service.handler(protocol)
+        assert self._doorway is not None
+        if protocol == WEB_SOCKET:
+            return web_socket(self._doorway.handler(MQTT), self._settings.mqtt.max_packet_bytes)
+        return self._doorway.handler(protocol)
 
     def _speaker(self) -> Speaker:
         """What speaks HTTP."""
-        assert self._service is not None
+        if self._service is None:
+            from headrace.cluster.forwarding.pages import speaker
+
+            assert self._doorway is not None
+            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept})
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._web_sockets.accept
         return self._service.speaker(routes)
@@ -201,7 +272,8 @@ class _Program:
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        await asyncio.gather(*[listener.close() for listener in self._listeners.values()])  # each takes its time
+        listeners = [*self._listeners.values(), self._inner_http]
+        await asyncio.gather(*[listener.close() for listener in listeners])  # each takes its time
         self._background.close()
         if self._service is not None:
             self._service.drain()

@@ -41,6 +41,16 @@ class Listener:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
+    def shut(self) -> None:
+        """Accept no more until it is opened again; those who are connected stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
     async def close(self) -> None:
         """Accept no more, say goodbye to all that are connected, and wait for them, but not for long."""
         if self._server is not None:
