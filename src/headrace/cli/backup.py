@@ -1,5 +1,6 @@
 """`headrace backup`: a consistent copy of a data directory or a store, in words. What copies is storage's."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ def backup(
         ),
     ],
     store: Annotated[str, typer.Option(metavar="URL", help="Copy this store instead of a data directory.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was copied as JSON.")] = False,
 ) -> None:
     """Copy a data directory, or a store, so that the copy can be served: everything confirmed before is in it.
 
@@ -52,6 +54,10 @@ def backup(
         logs, messages, size = _with_bar(lambda tell: _copy(store, places, tell))
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
+    if as_json:
+        found = {"target": places[-1], "logs": logs, "messages": messages, "bytes": size}
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
     typer.echo(f"{places[-1]} has {count(logs, 'log')} with {count(messages, 'message')}, {decimal(size)} copied")
 
 
