@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("headrace")
 _COLLECT_EVERY: Final = (50_000, 20, 20)
 """After how many objects the garbage collector looks through the youngest, and how often through more of them. What
 messages are made of is freed without it: looking every 700 objects took 5 to 10 % of the time for filling or reading a
-queue, and with 10,000 queues, or 5,000 connections, of which all was looked through every few thousand messages, half."""
+queue; half of it with 10,000 queues or 5,000 connections, all of which it went through every few thousand messages."""
 
 
 def serve(
