@@ -43,6 +43,12 @@ def one_for_each(engine: LocalEngine, logs: list[str], number: int, payload: byt
     stored(engine, commit)
 
 
+def finish(engine: LocalEngine) -> None:
+    """Wait until the flusher has done what it was given."""
+    while engine._upkeep.flushing:
+        engine.poll()
+
+
 def checkpointed_seq(root: Path) -> int:
     path = checkpoint_path(root)
     return decode_checkpoint(path.read_bytes(), path).position.seq
@@ -85,14 +91,12 @@ def test_the_more_files_a_checkpoint_has_to_write_the_later_it_comes(
 
     for number in range(rounds):
         one_for_each(engine, logs, number, b"x" * 500)
-    while engine._upkeep.flushing:
-        engine.poll()
+    finish(engine)
     assert (checkpointed_seq(tmp_path) > first) is is_early
 
     for number in range(rounds, 3 * rounds):
         one_for_each(engine, logs, number, b"x" * 500)
-    while engine._upkeep.flushing:
-        engine.poll()
+    finish(engine)
     assert checkpointed_seq(tmp_path) > first
     engine.close()
 
