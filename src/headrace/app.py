@@ -29,7 +29,7 @@ from headrace.net.datagrams import DatagramListener
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, to_nodes
 from headrace.ready_file import ReadyFile
-from headrace.reloading import tls_files
+from headrace.reloading import reload_waiting, tls_files
 from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
@@ -198,7 +198,7 @@ class _Program:
         tls = self._tls
         gate = Listener(lambda: Gate(doorway, b"" if tls is None else tls.fingerprint))
         host, _, port = self._settings.cluster.listen.rpartition(":")
-        await gate.open(host.strip("[]"), int(port), None if tls is None else tls.between_nodes)
+        await gate.open(host.strip("[]"), int(port), None if tls is None else tls.for_nodes())
         self._listeners["cluster"] = gate
         if doorway.policy == LOCAL_REFUSE:
             for listener in self._client_listeners().values():
@@ -247,10 +247,11 @@ class _Program:
 
     def _reload(self) -> None:
         """SIGHUP: have what the configuration says now, as far as that can change while the broker serves."""
-        if self._service is None:
-            return
         try:
-            self._service.reload()
+            if self._service is not None:
+                self._service.reload()
+            else:
+                self._configuration = reload_waiting(self._configuration, self._launch.read(), self._tls)
         except HeadraceError as error:
             _log.error("the configuration stays as it was: %s", error)
 
