@@ -62,6 +62,8 @@ class Launch:
     flags: Flags = field(default_factory=dict)
     ready_file: Path | None = None
     """Where to write pid, data directory and ports once it serves."""
+    sockets: tuple[tuple[str, int], ...] = ()
+    """Listeners that this process has already, by name, with their descriptors."""
 
     def read(self) -> Configuration:
         """The configuration as it is now. Raises Refused."""
@@ -89,14 +91,18 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
         ) from error
 
 
-def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
-    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
+def _open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -> Engine:
+    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
+
+    That it can is not proven again where it was proven before.
+    """
     try:
         from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
         from headrace.storage.objects.probe import prove_fencing
     except ImportError as error:
         raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
-    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
+    if not is_proven:
+        prove_fencing(settings.store, SystemClock(), settings.store_timeout)
     sizes = ObjectSettings(
         flush_interval_ms=settings.flush_interval,
         timeout_ms=settings.store_timeout,
@@ -107,10 +113,18 @@ def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
     return ObjectEngine(settings.store, wake, sizes)
 
 
+StartOver = Callable[[Launch], NoReturn]
+"""Has this process run the program anew."""
+
+
 def serve(
-    launch: Launch, configuration: Configuration, clock: Clock | None = None, opener: OpenEngine = open_engine
+    launch: Launch,
+    configuration: Configuration,
+    clock: Clock | None = None,
+    opener: OpenEngine = open_engine,
+    start_over: StartOver | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM. A node of a cluster that loses the store starts over, to wait for its turn.
 
     Raises Unavailable when the directory is in use, Corrupt when it is damaged and Refused when its queues cannot
     become what is configured, before anything is served; Fatal, at once and without tidying up, when the disk fails:
@@ -121,7 +135,12 @@ def serve(
     raise_file_limit()
 
     async def run() -> None:
-        await _Program(launch, configuration, clock or SystemClock(), opener).run()
+        program = _Program(launch, configuration, clock or SystemClock(), opener)
+        if configuration.settings.cluster.node:
+            assert start_over is not None
+            await program.run_in_cluster(start_over)
+        else:
+            await program.run()
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run())
@@ -186,10 +205,14 @@ class _Program:
         self._failure: Fatal | None = None
         self._poll_is_due = False
 
-    async def run(self) -> None:
+    def _heed_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._loop.add_signal_handler(number, self._stop.set)
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    async def run(self) -> None:
+        """Open the data, serve, and stop when told to."""
+        self._heed_signals()
         started_us = self._clock.monotonic_us()
         engine = self._opener(self._settings.storage, self._wake)
         try:
@@ -208,6 +231,74 @@ class _Program:
                 engine.close()
         finally:
             self._remove_ready_file()
+
+    # -- in a cluster ------------------------------------------------------------------------------------------------
+
+    async def run_in_cluster(self, start_over: StartOver) -> None:
+        """Wait for the store to be this node's, serve, and stop when told to; or start over when it is lost."""
+        self._heed_signals()
+        await self._listen()
+        seat = self._seat = await self._take_seat()
+        try:
+            self._announce(None, 0)
+            self._write_ready_file()
+            started_us = self._clock.monotonic_us()
+            engine = await seat.turn(self._open_shared, self._stop)
+            if engine is not None:
+                await self._enter(engine)
+                seat.is_serving = True
+                self._announce(engine, self._clock.monotonic_us() - started_us)
+                await self._serve()
+                if self._failure is not None or seat.is_over:
+                    await self._start_over(seat, start_over)
+            _log.info("stopping: what was taken is being written down")
+            with self._deadline():
+                await self._close()
+                if engine is not None:
+                    engine.close()
+                await seat.leave()
+        finally:
+            await seat.leave()
+            self._remove_ready_file()
+        if self._double is not None:
+            raise self._double
+
+    async def _take_seat(self) -> "Seat":
+        """Raises Unavailable where obstore is not installed."""
+        try:
+            from headrace.cluster.seat import Seat, describe
+        except ImportError as error:
+            raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
+        settings = self._settings.cluster
+        now_us = self._clock.now_us()
+        me = describe(settings.node, settings.listen, settings.advertise, self._ports(), __version__, now_us)
+        seat = await Seat.take(self._settings.storage.store, me, settings.lease, self._clock, self._on_double)
+        for listener in self._listeners.values():
+            if isinstance(listener, Listener):
+                listener.gate = seat.may_write
+        return seat
+
+    def _open_shared(self) -> Engine:
+        return _open_store(self._settings.storage, self._wake, is_proven=True)
+
+    def _on_double(self, error: HeadraceError) -> None:
+        """Another process is this node now."""
+        self._double = error
+        self._stop.set()
+
+    async def _start_over(self, seat: "Seat", start_over: StartOver) -> NoReturn:
+        """Tell everybody to connect again, and have nothing left of what was known: it is another node's to say now."""
+        why = self._failure or "its lease ran out"
+        _log.warning("this node does not own the store any more and waits for its turn again: %s", why)
+        for wire in self._wires():
+            wire.dismiss()
+        deadline_us = self._clock.monotonic_us() + _GOODBYE_US
+        while self._wires() and self._clock.monotonic_us() < deadline_us:
+            await asyncio.sleep(_TICK_SECONDS)
+        await seat.leave()
+        left = {name: listener.leave() for name, listener in self._listeners.items() if not _takes_datagrams(listener)}
+        sockets = tuple((name, descriptor) for name, descriptor in left.items() if descriptor is not None)
+        start_over(replace(self._launch, sockets=sockets))
 
     def _premises(self) -> Premises:
         def soon(call: Callable[[], None]) -> None:
