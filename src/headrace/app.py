@@ -13,9 +13,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from rich.filesize import decimal
 
@@ -23,7 +23,7 @@ from headrace import logs
 from headrace.admin.listener import Contribute, HttpListener, Speaker
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration, Flags, load
-from headrace.config.settings import JSON_FORMAT, StorageSettings
+from headrace.config.settings import JSON_FORMAT, LOCAL_REFUSE, StorageSettings
 from headrace.core.configured import FILE_QUEUE
 from headrace.core.inner import is_inner
 from headrace.core.logins import Background, Result
@@ -32,9 +32,9 @@ from headrace.exits import EXIT_STOP_TOO_LONG
 from headrace.net.connection import Handler, Wire
 from headrace.net.datagrams import DatagramListener
 from headrace.net.listener import Listener
-from headrace.net.tls import Tls
+from headrace.net.tls import Tls, to_nodes
 from headrace.reloading import tls_files
-from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service
+from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.disk import open_privately
 from headrace.storage.local.engine import LocalEngine, LocalSettings
@@ -42,11 +42,17 @@ from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from headrace.version import __version__
 
+if TYPE_CHECKING:
+    from headrace.cluster.forwarding.doorway import Doorway
+    from headrace.cluster.seat import Seat
+
 _STAGED_BYTES: Final = 16 << 30
 _WEB_SOCKET_PATH: Final = "/mqtt"
 _PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
 _TICK_SECONDS: Final = 0.05
+_GOODBYE_US: Final = 1_000_000
+"""How long clients may take to hear that they have to connect again."""
 _THREADS: Final = 2
 _log: Final = logging.getLogger("headrace")
 
@@ -162,6 +168,20 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _settle_memory() -> None:
+    """What is there now stays: looking through all of it again and again stopped everybody for 10 to 15 ms."""
+    gc.collect()
+    gc.freeze()
+
+
+def _contents(engine: Engine) -> str:
+    """What there is, in numbers."""
+    queues = len([name for name in engine.logs() if not is_inner(name)])
+    found = [engine.log(name) for name in engine.logs()]
+    messages = sum(log.next_offset - log.first_offset for log in found)
+    return f"queues {queues:,}, messages {messages:,}, {decimal(sum(log.size_bytes for log in found))}"
+
+
 @final
 class Threads(Background):
     """A few threads for passwords, started when the first is checked."""
@@ -200,15 +220,29 @@ class _Program:
         self._service: Service | None = None
         """What serves clients; None while nothing does."""
         self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
+        self._sockets = dict(launch.sockets)
         self._web_sockets = Listener(lambda: self._handler(WEB_SOCKET))
+        self._doorway = self._open_doorway()
+        """What clients meet while another node owns the store; None for a broker on its own."""
+        self._inner_http = HttpListener(self._speaker)
+        self._seat: Seat | None = None
+        """This node's place in a cluster; None for a broker on its own."""
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
+        self._double: HeadraceError | None = None
+        self._is_told_to_stop = False
+        self._opening_us = 0
         self._poll_is_due = False
 
     def _heed_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._stop.set)
+            self._loop.add_signal_handler(number, self._halt)
         self._loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _halt(self) -> None:
+        """SIGINT, SIGTERM."""
+        self._is_told_to_stop = True
+        self._stop.set()
 
     async def run(self) -> None:
         """Open the data, serve, and stop when told to."""
@@ -216,11 +250,9 @@ class _Program:
         started_us = self._clock.monotonic_us()
         engine = self._opener(self._settings.storage, self._wake)
         try:
-            service = self._service = Service(engine, self._premises())
-            await self._listen(service)
+            await self._enter(engine)
             self._announce(engine, self._clock.monotonic_us() - started_us)
-            gc.collect()
-            gc.freeze()  # what is there now stays: looking through all of it stopped everybody for 10 to 15 ms
+            _settle_memory()
             self._write_ready_file()
             await self._serve()
             if self._failure is not None:
@@ -239,18 +271,17 @@ class _Program:
         self._heed_signals()
         await self._listen()
         seat = self._seat = await self._take_seat()
+        assert self._doorway is not None
+        self._doorway.follow(seat.ownership)
         try:
             self._announce(None, 0)
             self._write_ready_file()
-            started_us = self._clock.monotonic_us()
             engine = await seat.turn(self._open_shared, self._stop)
-            if engine is not None:
-                await self._enter(engine)
-                seat.is_serving = True
-                self._announce(engine, self._clock.monotonic_us() - started_us)
-                await self._serve()
-                if self._failure is not None or seat.is_over:
-                    await self._start_over(seat, start_over)
+            if engine is not None and not await self._serve_turn(seat, engine):
+                await self._say_goodbye(seat)
+                if not self._is_told_to_stop:
+                    start_over(replace(self._launch, sockets=self._leave_sockets()))
+                return
             _log.info("stopping: what was taken is being written down")
             with self._deadline():
                 await self._close()
@@ -262,6 +293,15 @@ class _Program:
             self._remove_ready_file()
         if self._double is not None:
             raise self._double
+
+    async def _serve_turn(self, seat: "Seat", engine: Engine) -> bool:
+        """Serve until told to stop; False when the store was lost before that."""
+        seat.is_serving = True  # from now on nothing leaves that the lease does not cover
+        await self._enter(engine)
+        self._announce(engine, self._clock.monotonic_us() - self._opening_us)
+        _settle_memory()
+        await self._serve()
+        return self._failure is None and not seat.is_over
 
     async def _take_seat(self) -> "Seat":
         """Raises Unavailable where obstore is not installed."""
@@ -279,6 +319,7 @@ class _Program:
         return seat
 
     def _open_shared(self) -> Engine:
+        self._opening_us = self._clock.monotonic_us()
         return _open_store(self._settings.storage, self._wake, is_proven=True)
 
     def _on_double(self, error: HeadraceError) -> None:
@@ -286,8 +327,8 @@ class _Program:
         self._double = error
         self._stop.set()
 
-    async def _start_over(self, seat: "Seat", start_over: StartOver) -> NoReturn:
-        """Tell everybody to connect again, and have nothing left of what was known: it is another node's to say now."""
+    async def _say_goodbye(self, seat: "Seat") -> None:
+        """The store is lost: have everybody connect again, to the node that owns it."""
         why = self._failure or "its lease ran out"
         _log.warning("this node does not own the store any more and waits for its turn again: %s", why)
         for wire in self._wires():
@@ -296,9 +337,20 @@ class _Program:
         while self._wires() and self._clock.monotonic_us() < deadline_us:
             await asyncio.sleep(_TICK_SECONDS)
         await seat.leave()
-        left = {name: listener.leave() for name, listener in self._listeners.items() if not _takes_datagrams(listener)}
-        sockets = tuple((name, descriptor) for name, descriptor in left.items() if descriptor is not None)
-        start_over(replace(self._launch, sockets=sockets))
+
+    def _leave_sockets(self) -> tuple[tuple[str, int], ...]:
+        """What is listened on, for the program that this process runs next."""
+        listeners = {name: each for name, each in self._listeners.items() if not isinstance(each, DatagramListener)}
+        left = [(name, listener.leave()) for name, listener in listeners.items()]
+        return tuple([(name, descriptor) for name, descriptor in left if descriptor is not None])
+
+    def _open_doorway(self) -> "Doorway | None":
+        settings = self._settings.cluster
+        if not settings.node:
+            return None
+        from headrace.cluster.forwarding.doorway import Doorway
+
+        return Doorway(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
 
     def _premises(self) -> Premises:
         def soon(call: Callable[[], None]) -> None:
@@ -317,30 +369,87 @@ class _Program:
             self._staging(),
         )
 
+    async def _enter(self, engine: Engine) -> None:
+        """Serve from now on, over this engine. Raises Refused when its queues cannot become what is configured."""
+        service = Service(engine, self._premises())
+        self._service = service
+        if not self._listeners:
+            await self._listen()
+        if self._doorway is not None:
+            await self._open_again()
+            self._admit(self._doorway, service)
+        for listener in self._listeners.values():
+            if isinstance(listener, HttpListener):
+                listener.refurnish()
+        settings = self._settings.listeners
+        if settings.coap is not None:
+            coap = self._listeners["coap"] = DatagramListener(service.coap())
+            await coap.open(settings.host, settings.coap)
+
+    def _admit(self, doorway: "Doorway", service: Service) -> None:
+        from headrace.cluster.forwarding.doorway import Local
+
+        doorway.admit(Local(service.handler, self._inner_http.accept))
+
     # -- who comes in ------------------------------------------------------------------------------------------------
 
-    async def _listen(self, service: Service) -> None:
+    async def _listen(self) -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served."""
         settings = self._settings.listeners
         for name, protocol in _PROTOCOLS.items():
             await self._open(name, Listener(functools.partial(self._handler, protocol)), getattr(settings, name))
         self._listeners["ws"] = self._web_sockets
         if settings.ws is not None:
-            await self._web_sockets.open(settings.host, settings.ws)
+            await self._web_sockets.open(settings.host, settings.ws, None, self._left("ws"))
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(self._speaker), port)
-        if settings.coap is not None:
-            coap = self._listeners["coap"] = DatagramListener(service.coap())
-            await coap.open(settings.host, settings.coap)
+        if self._doorway is not None:
+            await self._listen_to_nodes(self._doorway)
+
+    async def _listen_to_nodes(self, doorway: "Doorway") -> None:
+        """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
+        from headrace.cluster.forwarding.gate import Gate
+
+        tls = self._tls
+        gate = Listener(lambda: Gate(doorway, b"" if tls is None else tls.fingerprint))
+        host, _, port = self._settings.cluster.listen.rpartition(":")
+        between = None if tls is None else tls.between_nodes
+        await gate.open(host.strip("[]"), int(port), between, self._left("cluster"))
+        self._listeners["cluster"] = gate
+        if doorway.policy == LOCAL_REFUSE:
+            for listener in self._client_listeners().values():
+                listener.shut()
+
+    async def _open_again(self) -> None:
+        """Open what was closed while another node owned the store."""
+        for name, listener in self._client_listeners().items():
+            if not listener.is_open:
+                await self._open(name, listener, listener.port)
+
+    def _client_listeners(self) -> dict[str, Listener]:
+        """All for clients that are open, or will be."""
+        return {
+            name: listener
+            for name, listener in self._listeners.items()
+            if isinstance(listener, Listener) and name != "cluster" and listener.port
+        }
 
     def _handler(self, protocol: str) -> Handler:
         """What a new connection is met by."""
-        assert self._service is not None
-        return self._service.handler(protocol)
+        if self._service is not None:
+            return self._service.handler(protocol)
+        assert self._doorway is not None
+        if protocol == WEB_SOCKET:
+            return web_socket(self._doorway.handler(MQTT), self._settings.mqtt.max_packet_bytes)
+        return self._doorway.handler(protocol)
 
     def _speaker(self) -> Speaker:
         """What speaks HTTP."""
-        assert self._service is not None
+        if self._service is None:
+            from headrace.cluster.forwarding.pages import speaker
+
+            assert self._doorway is not None
+            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept})
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._web_sockets.accept
         return self._service.speaker(routes)
@@ -349,8 +458,12 @@ class _Program:
         """Open a listener if it was asked for."""
         if port is not None:
             tls = self._tls.context if self._tls is not None and name in _WITH_TLS else None
-            await listener.open(self._settings.listeners.host, port, tls)
+            await listener.open(self._settings.listeners.host, port, tls, self._left(name))
             self._listeners[name] = listener
+
+    def _left(self, name: str) -> int | None:
+        """The descriptor of a listener that this process has already, once."""
+        return self._sockets.pop(name, None)
 
     def _reload(self) -> None:
         """SIGHUP: have what the configuration says now, as far as that can change while the broker serves."""
@@ -379,7 +492,8 @@ class _Program:
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        await asyncio.gather(*[listener.close() for listener in self._listeners.values()])  # each takes its time
+        listeners = [*self._listeners.values(), self._inner_http]
+        await asyncio.gather(*[listener.close() for listener in listeners])  # each takes its time
         self._background.close()
         if self._service is not None:
             self._service.drain()
@@ -408,7 +522,7 @@ class _Program:
         os._exit(EXIT_STOP_TOO_LONG)
 
     async def _serve(self) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not (self._seat is not None and self._seat.is_over):
             if self._service is not None:
                 self._service.tick()
             self._poll()
@@ -432,15 +546,11 @@ class _Program:
             self._failure = failure
             self._stop.set()
 
-    def _announce(self, engine: Engine, took_us: int) -> None:
-        queues = len([name for name in engine.logs() if not is_inner(name)])
-        found = [engine.log(name) for name in engine.logs()]
-        messages = sum(log.next_offset - log.first_offset for log in found)
-        size = decimal(sum(log.size_bytes for log in found))
+    def _announce(self, engine: Engine | None, took_us: int) -> None:
         file = self._configuration.document.file
         lines = (
-            f"headrace {__version__} serves {self._where()}",
-            f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+            f"headrace {__version__} {self._doing(engine)}",
+            *([] if engine is None else [f"  {_contents(engine)}; opened in {took_us / 1_000_000:.3f} s"]),
             *([f"  configured by {file.resolve()}"] if file is not None else []),
             *[f"  {name} on {self._settings.listeners.host}:{port}" for name, port in self._ports().items()],
         )
@@ -449,6 +559,12 @@ class _Program:
                 _log.info("%s", text.strip())
         else:
             print("\n".join(lines), flush=True)
+
+    def _doing(self, engine: Engine | None) -> str:
+        node = self._settings.cluster.node
+        if engine is None:
+            return f"waits for its turn as node {node!r} of {self._where()}"
+        return f"serves {self._where()}" + (f" as node {node!r}" if node else "")
 
     def _where(self) -> str:
         storage = self._settings.storage

@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, TextIO, final
 
-FIELDS: Final = ("connection", "protocol", "user", "vhost", "queue", "group", "key")
+FIELDS: Final = ("connection", "node", "protocol", "user", "vhost", "queue", "group", "key")
 _ROOT: Final = "headrace."
 _COLOURS: Final = {logging.WARNING: "\033[33m", logging.ERROR: "\033[31m", logging.CRITICAL: "\033[1;31m"}
 _PLAIN: Final = "\033[0m"

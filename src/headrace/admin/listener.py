@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast, final
 
 from headrace.net.inheritance import leave, open_server
+from headrace.net.origin import Origin
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -24,18 +25,6 @@ MAX_CONNECTIONS: Final = 1024
 
 Contribute = Callable[[], "list[BaseRoute]"]
 """Gives the routes that another room brings; called once, when HTTP is loaded."""
-
-
-@final
-class Origin:
-    """Where a connection comes from that another node of the cluster passes on."""
-
-    __slots__ = ("host", "is_tls", "port")
-
-    def __init__(self, host: str, port: int, is_tls: bool) -> None:
-        self.host = host
-        self.port = port
-        self.is_tls = is_tls
 
 
 class Speaker(ABC):

@@ -8,9 +8,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from headrace.admin.listener import Origin
 from headrace.admin.presence import SCOPE_KEY, Presence
 from headrace.admin.site import TakeOver
+from headrace.net.origin import Origin
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """A request line with its headers."""
@@ -44,7 +44,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if self._origin is not None:
-            self.client = (self._origin.host, self._origin.port)
+            self.client = (self._origin.address, self._origin.port)
             self.scheme = "https" if self._origin.is_tls else "http"
         self._presence = Presence(f"{_shown(self.client)} -> {_shown(self.server)}")
         self._reading.set(HEAD_SECONDS)

@@ -9,10 +9,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from headrace.admin.application import application
-from headrace.admin.listener import Contribute, Origin, Speaker
+from headrace.admin.listener import Contribute, Speaker
 from headrace.admin.protocol import BoundedProtocol
 from headrace.admin.sampler import Sampler
 from headrace.admin.site import Site, TakeOver
+from headrace.net.origin import Origin
 
 KEEP_ALIVE_SECONDS: Final = 60
 CLOSE_SECONDS: Final = 5.0

@@ -137,6 +137,7 @@ def connection_to_json(connection: Connected, now_us: int) -> dict[str, object]:
         "client_id": facts.client_id,
         "state": connection.state,
         "is_tls": wire.is_tls,
+        "node": wire.node,
         "connected_at": time_to_json(connection.connected_at_us(now_us)),
         "channels": len(facts.channels),
         "consumers": sum(len(channel.consumers) for channel in facts.channels),

@@ -28,6 +28,7 @@ class Seat:
     def __init__(self, member: Member, lease_ms: int) -> None:
         self._member = member
         self._lease_ms = lease_ms
+        self._has_left = False
         self.ownership: Ownership = member.ownership
         self.is_serving = False
         """Whether clients are served by this node: then nothing may leave it once its lease has run out."""
@@ -83,6 +84,9 @@ class Seat:
 
     async def leave(self) -> None:
         """Leave the cluster, and its store to the next node at once; a store that is away is not waited for long."""
+        if self._has_left:
+            return
+        self._has_left = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self._member.stop), self._lease_ms / 1000)
 

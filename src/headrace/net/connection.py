@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, cast, final
 
 from headrace.net.facts import ConnectionFacts
+from headrace.net.origin import Origin
 
 _log: Final = logging.getLogger("headrace.net")
 
@@ -58,6 +59,10 @@ class Handler(ABC):
     @abstractmethod
     def lost(self) -> None:
         """The connection is gone, whoever ended it."""
+
+    def ended(self) -> bool:
+        """The peer sends no more. Returns whether it is still to be sent something; otherwise that was all."""
+        return False
 
     def facts(self) -> ConnectionFacts | None:
         """Who this is; None as long as nobody logged in."""
@@ -121,6 +126,8 @@ class Wire(asyncio.Protocol):
         self.is_tls = False
         self.certificate_name = ""
         """The common name of the certificate that the peer proved to have."""
+        self.node = ""
+        """The node of the cluster that the peer is connected to, where that is another one."""
 
     @property
     def is_closing(self) -> bool:
@@ -199,6 +206,40 @@ class Wire(asyncio.Protocol):
             period = limit_seconds / _LOOKS
             self._timer = self._loop.call_later(period, self._on_watch, period, on_silence)
 
+    def allow(self, seconds: float) -> None:
+        """Give the handshake so much time from now on."""
+        self._stop_timer()
+        self._timer = self._loop.call_later(seconds, self._on_no_handshake, seconds)
+
+    def stand_for(self, origin: Origin) -> None:
+        """Be seen as the connection of somebody who came to another node, and whose bytes these are from now on."""
+        self.peer = f"{origin.address}:{origin.port}" if origin.port else origin.address
+        self.local = origin.local
+        self.address = origin.address
+        self.is_loopback = origin.is_loopback
+        self.is_tls = origin.is_tls
+        self.certificate_name = origin.certificate_name
+        self.node = origin.node
+        self.allow(HANDSHAKE_SECONDS)
+
+    def origin(self, node: str) -> Origin:
+        """Where the peer is, to be told to others; `node` is what we are called."""
+        port = int(self.peer.rpartition(":")[2]) if ":" in self.peer else 0
+        return Origin(self.address, port, self.local, node, self.is_tls, self.is_loopback, self.certificate_name)
+
+    def give_away(self, protocol: asyncio.Protocol) -> None:
+        """Let another protocol have the connection from now on; the handler is told nothing any more."""
+        transport = self._transport
+        self._flush()
+        self._stop_timer()
+        if transport is None or self._is_closing:
+            return
+        self._is_closing = True
+        self._transport = None
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self._on_end(self)
+
     def _established(self) -> None:
         self.is_established = True
         self._stop_timer()
@@ -213,7 +254,8 @@ class Wire(asyncio.Protocol):
 
     def _about(self) -> dict[str, str]:
         """Which connection this is, for the log."""
-        return {"connection": self.name, **self._known}
+        node = {"node": self.node} if self.node else {}
+        return {"connection": self.name, **node, **self._known}
 
     def close(self, after_seconds: float = 0.0) -> None:
         """End the connection once everything is written, or `after_seconds` if the peer does not end it before."""
@@ -285,7 +327,7 @@ class Wire(asyncio.Protocol):
         self.is_tls = transport.get_extra_info("ssl_object") is not None
         self.certificate_name = _common_name(transport.get_extra_info("peercert"))
         transport.set_write_buffer_limits(_TRANSPORT_HIGH_BYTES, _TRANSPORT_LOW_BYTES)
-        self._timer = self._loop.call_later(HANDSHAKE_SECONDS, self._on_no_handshake)
+        self.allow(HANDSHAKE_SECONDS)
         if self._on_begin is not None:
             self._on_begin(self)
         self._guarded(lambda: self._handler.opened(self))
@@ -299,6 +341,15 @@ class Wire(asyncio.Protocol):
             self._handler.feed(data)
         except Exception:
             self._fail()
+
+    def eof_received(self) -> bool:
+        if self._is_closing:
+            return False
+        try:
+            return self._handler.ended()
+        except Exception:
+            self._fail()
+            return False
 
     def pause_writing(self) -> None:
         self._is_stuck = True
@@ -387,8 +438,8 @@ class Wire(asyncio.Protocol):
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
-    def _on_no_handshake(self) -> None:
-        _log.warning("no handshake within %g s: the connection is ended", HANDSHAKE_SECONDS, extra=self._about())
+    def _on_no_handshake(self, seconds: float) -> None:
+        _log.warning("no handshake within %g s: the connection is ended", seconds, extra=self._about())
         self.abort()
 
     def _guarded(self, call: Callable[[], None]) -> None:

@@ -35,6 +35,16 @@ class Listener:
         """What this listens on, for the program that this process runs next; None when it is not open."""
         return None if self._server is None else leave(self._server)
 
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
+    def shut(self) -> None:
+        """Accept no more until it is opened again; those who are connected stay."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
     async def close(self) -> None:
         """Accept no more, say goodbye to all that are connected, and wait for them, but not for long."""
         if self._server is not None:

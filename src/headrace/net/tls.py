@@ -1,7 +1,8 @@
 """Certificates: what a listener shows and which clients' it trusts, read again without a restart. No sockets."""
 
+import hashlib
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -28,6 +29,12 @@ class Tls:
         """What listeners are opened with. Each connection gets the newest certificate: see `reload`."""
         self._current = self.context
         self.context.sni_callback = self._greet
+        self.between_nodes = _load(replace(files, authority=None))
+        """The same for the other nodes of a cluster, which prove otherwise who they are."""
+        self._current_between_nodes = self.between_nodes
+        self.between_nodes.sni_callback = self._greet_node
+        self.fingerprint = _fingerprint(files.certificate)
+        """The hash of the certificate that is shown now."""
 
     def reload(self, files: TlsFiles | None = None) -> None:
         """Read the files again, or others, for connections that come from now on.
@@ -35,11 +42,25 @@ class Tls:
         Raises Unavailable and changes nothing then.
         """
         files = files or self._files
-        self._current = _load(files)
+        current, between_nodes = _load(files), _load(replace(files, authority=None))
+        self.fingerprint = _fingerprint(files.certificate)
+        self._current, self._current_between_nodes = current, between_nodes
         self._files = files
 
     def _greet(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current
+
+    def _greet_node(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current_between_nodes
+
+
+def to_nodes() -> ssl.SSLContext:
+    """With what other nodes are spoken to. Whose certificate it is, is proven by who knows its `fingerprint`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _load(files: TlsFiles) -> ssl.SSLContext:
@@ -66,6 +87,13 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _fingerprint(certificate: Path) -> bytes:
+    """The hash of the first certificate in a file that was loaded."""
+    text = certificate.read_text()
+    start, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[start:end])).digest()
 
 
 class _Encrypted(Exception):

@@ -28,8 +28,7 @@ class AmqpGreeting(Handler):
         is_amqp = data[:4] == _START[: len(data)]
         if self._wire is None or (is_amqp and len(data) < _HEADER_BYTES):
             return
-        is_10 = is_amqp and data[4] in (0, 2, 3) and data[5] == 1
-        handler = self._make_10() if is_10 else self._make_091()
+        handler = self._make_10() if is_amqp10(data) else self._make_091()
         self._wire.hand_over(handler)
         handler.opened(self._wire)
         handler.feed(data)
@@ -46,3 +45,8 @@ class AmqpGreeting(Handler):
 
     def lost(self) -> None:
         self._wire = None
+
+
+def is_amqp10(start: bytes) -> bool:
+    """Whether what a client says first is the protocol header of version 1.0."""
+    return len(start) >= _HEADER_BYTES and start.startswith(_START) and start[4] in (0, 2, 3) and start[5] == 1

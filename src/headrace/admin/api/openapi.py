@@ -91,6 +91,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         client_id=TEXT,
         state=TEXT,
         is_tls=FLAG,
+        node=TEXT,
         connected_at=_MAYBE_TEXT,
         channels=COUNT,
         consumers=COUNT,

@@ -37,6 +37,26 @@ CAPABILITIES: Final[Mapping[str, object]] = {
 }
 
 
+def start_fields(version: str, has_certificate: bool) -> dict[str, object]:
+    """What every client is told first; EXTERNAL is offered to those whose certificate says who they are."""
+    properties = {
+        "capabilities": CAPABILITIES,
+        "cluster_name": "headrace",
+        "copyright": "",
+        "information": "Licensed under the Apache License 2.0",
+        "platform": "Python",
+        "product": "Headrace",
+        "version": version,
+    }
+    return {
+        "version_major": 0,
+        "version_minor": 9,
+        "server_properties": properties,
+        "mechanisms": (f"{PLAIN} {AMQPLAIN}" + (f" {EXTERNAL}" if has_certificate else "")).encode(),
+        "locales": b"en_US",
+    }
+
+
 @final
 class Server:
     """What all connections of the server share."""
@@ -81,24 +101,7 @@ class Handshake:
         self.channel_max = CHANNEL_MAX
 
     def start(self) -> None:
-        mechanisms = f"{PLAIN} {AMQPLAIN}" + (f" {EXTERNAL}" if self._wire.certificate_name else "")
-        properties = {
-            "capabilities": CAPABILITIES,
-            "cluster_name": "headrace",
-            "copyright": "",
-            "information": "Licensed under the Apache License 2.0",
-            "platform": "Python",
-            "product": "Headrace",
-            "version": self._server.version,
-        }
-        self._send(
-            commands.Connection.Start,
-            version_major=0,
-            version_minor=9,
-            server_properties=properties,
-            mechanisms=mechanisms.encode(),
-            locales=b"en_US",
-        )
+        self._send(commands.Connection.Start, **start_fields(self._server.version, bool(self._wire.certificate_name)))
 
     def handle(self, method: base.Frame) -> Link | None:
         """Go a step on; the last one gives the Link. Raises AccessRefused, ProtocolError."""

@@ -18,7 +18,7 @@ from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.states import Error
 from headrace.protocols.amqp10.types import Map, Symbol
 
-_MAX_CHARACTERS: Final = 400
+MAX_CHARACTERS: Final = 400
 
 _NAMES: Final = {
     frames.INTERNAL_ERROR: "amqp:internal-error",
@@ -79,7 +79,7 @@ _OF_SESSION: Final = frozenset(
 
 def error_for(error: HeadraceError) -> Error:
     """The error as the peer is told of it: short enough for the smallest frame."""
-    text = str(error)[:_MAX_CHARACTERS]
+    text = str(error)[:MAX_CHARACTERS]
     if isinstance(error, ProtocolError):
         field = _INVALID_FIELDS.get(error.code)
         info = None if field is None else Map([(Symbol("invalid-field"), Symbol(field))])

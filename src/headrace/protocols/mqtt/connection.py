@@ -41,7 +41,7 @@ from headrace.protocols.mqtt.reasons import (
 from headrace.protocols.mqtt.server import Server
 from headrace.protocols.mqtt.subscribing import resume, subscribe, unsubscribe
 
-_MAX_CONNECT_BYTES: Final = 512 << 10
+MAX_CONNECT_BYTES: Final = 512 << 10
 """How long a CONNECT may be: nobody has logged in yet."""
 
 
@@ -64,7 +64,7 @@ class Connection(Handler):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._decoder = Decoder(_MAX_CONNECT_BYTES, server.limits.topic_alias_maximum)
+        self._decoder = Decoder(MAX_CONNECT_BYTES, server.limits.topic_alias_maximum)
         self._wire: Wire | None = None
         self._handshake: Handshake | None = None
         self._client: Client | None = None
