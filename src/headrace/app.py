@@ -316,6 +316,7 @@ class _Program:
         for listener in self._listeners.values():
             if isinstance(listener, Listener):
                 listener.gate = seat.may_write
+        self._refurnish()
         return seat
 
     def _open_shared(self) -> Engine:
@@ -372,19 +373,24 @@ class _Program:
     async def _enter(self, engine: Engine) -> None:
         """Serve from now on, over this engine. Raises Refused when its queues cannot become what is configured."""
         service = Service(engine, self._premises())
+        service.site.standing = self._seat
         self._service = service
         if not self._listeners:
             await self._listen()
         if self._doorway is not None:
             await self._open_again()
             self._admit(self._doorway, service)
-        for listener in self._listeners.values():
-            if isinstance(listener, HttpListener):
-                listener.refurnish()
+        self._refurnish()
         settings = self._settings.listeners
         if settings.coap is not None:
             coap = self._listeners["coap"] = DatagramListener(service.coap())
             await coap.open(settings.host, settings.coap)
+
+    def _refurnish(self) -> None:
+        """Have HTTP requests from now on answered by who answers them now."""
+        for listener in self._listeners.values():
+            if isinstance(listener, HttpListener):
+                listener.refurnish()
 
     def _admit(self, doorway: "Doorway", service: Service) -> None:
         from headrace.cluster.forwarding.doorway import Local
@@ -449,7 +455,7 @@ class _Program:
             from headrace.cluster.forwarding.pages import speaker
 
             assert self._doorway is not None
-            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept})
+            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept}, self._seat)
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
         self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._web_sockets.accept
         return self._service.speaker(routes)

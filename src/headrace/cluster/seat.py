@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from headrace.admin.site import Standing
 from headrace.clock import Clock
 from headrace.cluster.member import Member
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
+from headrace.cluster.status import FOLLOWER, OWNER
 from headrace.errors import Fenced, HeadraceError, Unavailable
 from headrace.storage.api import Engine
 
@@ -22,11 +24,12 @@ FOR_NODES: Final = "cluster"
 
 
 @final
-class Seat:
+class Seat(Standing):
     """Made by `take`, before anybody is served; left with `leave`."""
 
     def __init__(self, member: Member, lease_ms: int) -> None:
         self._member = member
+        self._reading: asyncio.Task[Mapping[str, object]] | None = None
         self._lease_ms = lease_ms
         self._has_left = False
         self.ownership: Ownership = member.ownership
@@ -78,9 +81,23 @@ class Seat:
         """Whether clients are served though the store is not this node's any more."""
         return self.is_serving and not self.ownership.mine
 
-    def status(self) -> dict[str, object]:
-        """How the whole cluster is. Waits for the store. Raises Unavailable and Corrupt."""
-        return self._member.status().to_json()
+    @property
+    def role(self) -> str:
+        return OWNER if self.is_serving and self.ownership.mine else FOLLOWER
+
+    @property
+    def epoch(self) -> int:
+        return self.ownership.epoch
+
+    async def status(self) -> Mapping[str, object]:
+        """How the whole cluster is. Raises Unavailable and Corrupt. Many who ask at once have the store asked once."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().create_task(self._read_status())
+        return await asyncio.shield(self._reading)
+
+    async def _read_status(self) -> Mapping[str, object]:
+        status = await asyncio.to_thread(self._member.status)
+        return {"node": self.ownership.me.name, "role": self.role, **status.to_json()}
 
     async def leave(self) -> None:
         """Leave the cluster, and its store to the next node at once; a store that is away is not waited for long."""
