@@ -8,7 +8,6 @@ run: compiled
 	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/headrace serve
 
 test: $(VENV)/.ready
-	scripts/check
 	scripts/test
 
 # A copy of the package with its hot rooms compiled; where that cannot be done it says why, and the copy is plain Python.

@@ -1,21 +1,40 @@
-"""For all tests: how Hypothesis runs, and what runs beside what on several workers. No fixtures."""
+"""For all tests: how Hypothesis and Java run, and what runs beside what on several workers. No fixtures."""
+
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # How long an example takes depends on what else the machine does; pytest's own timeout ends what hangs.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
-LONGEST_FIRST = ("tests/integration/spark/test_cluster", "tests/integration/spark/", "tests/crash/", "tests/property/")
+# In jobs of seconds Java's second compiler and its parallel collector take half of all processor time and give nothing.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+SPARK = "tests/integration/spark/"
+OWN_SPARK = ("test_cluster", "test_pipeline_command", "test_declarative", "test_java")
+LONGEST_FIRST = (SPARK, "tests/crash/", "tests/property/")
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives the tests of a file to one worker, and all that share the Spark session to one as well."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        own = file.removeprefix(SPARK).startswith(OWN_SPARK)
+        return SPARK if file.startswith(SPARK) and not own else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return Together(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file together, those of one Spark session too, and begin with what takes longest."""
-    for item in items:
-        shares_spark = "spark" in getattr(item, "fixturenames", ())
-        group = "spark" if shares_spark else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """Begin with what takes longest."""
     items.sort(key=_rank)
 
 
