@@ -36,6 +36,8 @@ _RENEWALS: Final = 3
 """How often an owner renews within one lease."""
 _LOOKS: Final = 5
 """How often the others look."""
+_LOOK_SECONDS: Final = 1.0
+"""But at least so often: a lease may be released at any time."""
 _MARGIN: Final = 10
 """The owner's lease ends earlier by this part of it: clocks do not all run at the same speed."""
 _KEPT_LEASES: Final = 8
@@ -68,7 +70,8 @@ class Keeper:
     @property
     def pause_seconds(self) -> float:
         """How long to wait before the next step."""
-        return self._duration_ms / 1000 / (_RENEWALS if self._holds else _LOOKS)
+        seconds = self._duration_ms / 1000
+        return seconds / _RENEWALS if self._holds else min(seconds / _LOOKS, _LOOK_SECONDS)
 
     def give_back(self) -> None:
         """The store could not be opened: let others try, and do not try again for a lease's length.
