@@ -81,6 +81,10 @@ class Envelope(ABC):
         """The last bytes before the connection is closed by us."""
 
 
+Gate = Callable[[], bool]
+"""Whether anything may be written now."""
+
+
 @final
 class Wire(asyncio.Protocol):
     """The connection as its handler sees it: send, close, hold."""
@@ -102,6 +106,7 @@ class Wire(asyncio.Protocol):
         self._not_reading = 0
         self._is_closing = False
         self._envelope: Envelope | None = None
+        self.gate: Gate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_sent = False
         self._has_received = False
@@ -297,6 +302,14 @@ class Wire(asyncio.Protocol):
         """The server stops."""
         self._guarded(self._handler.stop)
 
+    def dismiss(self) -> None:
+        """Say goodbye and nothing else: what was to be sent is not true any more."""
+        self._forget()
+        self.gate = None
+        self.stop()
+        self._flush()
+        self.gate = _shut
+
     # -- what the event loop calls -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -367,6 +380,9 @@ class Wire(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._is_closing:
             return
+        if self.gate is not None and not self.gate():
+            self._forget()
+            return
         while self._before:
             calls, self._before = self._before, []
             for call in calls:
@@ -384,6 +400,12 @@ class Wire(asyncio.Protocol):
             self._relieve()
         elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:
             self.pause_reading(BY_OUTPUT)
+
+    def _forget(self) -> None:
+        """Write nothing of what was sent, or was to be, this turn."""
+        self._out.clear()
+        self._before.clear()
+        self._out_bytes = 0
 
     def _relieve(self) -> None:
         if self._is_held and self._out_bytes < OUTPUT_HIGH_BYTES:
@@ -435,6 +457,10 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _shut() -> bool:
+    return False
 
 
 def is_loopback(host: str) -> bool:
