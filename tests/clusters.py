@@ -1,5 +1,6 @@
 """Clusters for tests: broker processes that share a store, killed, stopped and woken as the test likes."""
 
+import http.client
 import json
 import os
 import signal
@@ -10,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-import httpx
 import pika
 from pika.adapters.blocking_connection import BlockingConnection
 
@@ -20,7 +20,7 @@ from headrace.cluster.records import Records
 from headrace.cluster.status import OWNER, Status, read_status
 
 _DEADLINE_SECONDS = 60.0
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS = 0.1
 
 
 class ClusterNode:
@@ -92,10 +92,14 @@ class ClusterNode:
         """What it says it is; "" when it says nothing."""
         if self.is_stopped or not self.is_alive:
             return ""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=5)
         try:
-            return str(httpx.get(f"http://127.0.0.1:{self.ports['http']}/ready", timeout=5).json().get("role", ""))
-        except (httpx.HTTPError, ValueError):
+            connection.request("GET", "/ready")
+            return str(json.loads(connection.getresponse().read()).get("role", ""))
+        except (OSError, http.client.HTTPException, ValueError):
             return ""
+        finally:
+            connection.close()
 
     def connect(self) -> BlockingConnection:
         return BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.ports["amqp"], heartbeat=0))

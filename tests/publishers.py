@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import paho.mqtt.client as paho
 import pika
@@ -11,7 +12,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pika.adapters.blocking_connection import BlockingConnection
 
 _PAUSE_SECONDS = 0.1
-_CONFIRM_SECONDS = 5.0
+_BETWEEN_SECONDS = 0.02
+"""There are several of them, and the store's server, in one process."""
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -45,7 +47,7 @@ class Publisher(ABC):
         while not self._ending.is_set():
             with contextlib.suppress(Exception):  # whatever it is, it is tried again
                 self._publish_all()
-            time.sleep(_PAUSE_SECONDS)
+            self._ending.wait(_PAUSE_SECONDS)
 
     @abstractmethod
     def _publish_all(self) -> None:
@@ -72,6 +74,7 @@ class PikaPublisher(Publisher):
             while not self._ending.is_set():
                 channel.basic_publish("", self._queue, self._body(), PERSISTENT, mandatory=True)
                 self.confirmed += 1
+                time.sleep(_BETWEEN_SECONDS)
         finally:
             with contextlib.suppress(Exception):
                 connection.close()
@@ -88,21 +91,21 @@ class PahoPublisher(Publisher):
         client = paho.Client(CallbackAPIVersion.VERSION2, self.name, protocol=paho.MQTTv5)
         refused = threading.Event()
         client.on_publish = lambda _1, _2, _3, code, _4: refused.set() if code.is_failure else None
-        client.connect("127.0.0.1", self.port, keepalive=30)
-        client.loop_start()
-        try:
-            while not self._ending.is_set() and not refused.is_set():
-                sent = client.publish(self._topic, self._body(), qos=1)
-                deadline = time.monotonic() + _CONFIRM_SECONDS
-                while not sent.is_published():
-                    if time.monotonic() > deadline or not client.is_connected() or self._ending.is_set():
-                        return
-                    sent.wait_for_publish(_PAUSE_SECONDS)
-                if not refused.is_set():
-                    self.confirmed += 1
-        finally:
-            client.disconnect()
-            client.loop_stop()
+        client.connect("127.0.0.1", self.port, keepalive=60)
+        self._turn(client, client.is_connected)
+        while not self._ending.is_set() and not refused.is_set():
+            sent = client.publish(self._topic, self._body(), qos=1)
+            self._turn(client, sent.is_published)
+            if not refused.is_set():
+                self.confirmed += 1
+            time.sleep(_BETWEEN_SECONDS)
+        client.disconnect()
+
+    def _turn(self, client: paho.Client, done: Callable[[], bool]) -> None:
+        """Send and receive until this is so. Who gives up while the connection stands cannot tell what comes of it."""
+        while not done():
+            if client.loop(_PAUSE_SECONDS) != paho.MQTT_ERR_SUCCESS or self._ending.is_set():
+                raise ConnectionError("the connection is lost")
 
 
 def check(bodies: list[bytes], publisher: Publisher) -> None:

@@ -66,6 +66,8 @@ class Keeper:
         self._until_us = 0
         self._patient_until_us = 0
         self._is_unwanted = False
+        self._outdated: list[int] = []
+        self._has_taken = False
 
     @property
     def pause_seconds(self) -> float:
@@ -154,12 +156,10 @@ class Keeper:
         takeover = Takeover(epoch, self._me, self._clock.now_us(), cause)
         if not self._records.create(epoch_name(epoch), takeover.encode()):
             raise Unavailable(f"{self._records.where(epoch_name(epoch))} is there already: the lease was tampered with")
-        self._holds = True
+        self._holds = self._has_taken = True
         self._extend(started_us)
         _log.info("this node has the lease of the store, in epoch %d (%s)", epoch, cause)
         self._tell(lambda: self._ownership.became(self._me, epoch))
-        for old in numbers(self._records.names(EPOCHS))[:-_KEPT_EPOCHS]:
-            self._records.delete(epoch_name(old))
 
     # -- holding -----------------------------------------------------------------------------------------------------
 
@@ -198,6 +198,15 @@ class Keeper:
             self._look_for_all()
             return False
         self._number, self._seen, self._seen_us = lease.number, lease, self._clock.monotonic_us()
-        for old in found[:-_KEPT_LEASES]:
-            self._records.delete(lease_name(old))
+        self._outdated = found[:-_KEPT_LEASES]
         return True
+
+    def tidy(self) -> None:
+        """Remove leases and epochs that nobody looks at any more. Raises Unavailable; then they are removed later."""
+        while self._holds and self._outdated:
+            self._records.delete(lease_name(self._outdated[0]))
+            del self._outdated[0]
+        if self._holds and self._has_taken:
+            self._has_taken = False
+            for old in numbers(self._records.names(EPOCHS))[:-_KEPT_EPOCHS]:
+                self._records.delete(epoch_name(old))

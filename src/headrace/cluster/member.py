@@ -37,7 +37,7 @@ class Member:
 
         `on_double` is told, in the event loop's thread, when another process takes part under the same name.
         """
-        self._records = Records(url, GROUP, max(_LEAST_TIMEOUT_MS, lease_ms // 2))
+        self._records = Records(url, GROUP, max(_LEAST_TIMEOUT_MS, lease_ms))
         self._records.prove_creation()
         self._me = me
         self._lease_ms = lease_ms
@@ -88,6 +88,7 @@ class Member:
     def _run(self) -> None:
         while not self._is_ending:
             self._guarded(self._keeper.step)
+            self._guarded(self._keeper.tidy)
             self._guarded(self._beat)
             if self._wake.wait(self._keeper.pause_seconds):
                 self._wake.clear()

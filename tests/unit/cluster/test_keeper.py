@@ -34,6 +34,7 @@ class Party:
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.keeper.step()
+        self.keeper.tidy()
 
     @property
     def knows(self) -> str:
