@@ -300,7 +300,7 @@ class Wire(asyncio.Protocol):
 
     def stop(self) -> None:
         """The server stops."""
-        self._guarded(self._handler.stop)
+        self.guarded(self._handler.stop)
 
     def dismiss(self) -> None:
         """Say goodbye and nothing else: what was to be sent is not true any more."""
@@ -330,7 +330,7 @@ class Wire(asyncio.Protocol):
         self.allow(HANDSHAKE_SECONDS)
         if self._on_begin is not None:
             self._on_begin(self)
-        self._guarded(lambda: self._handler.opened(self))
+        self.guarded(lambda: self._handler.opened(self))
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -386,7 +386,7 @@ class Wire(asyncio.Protocol):
         while self._before:
             calls, self._before = self._before, []
             for call in calls:
-                self._guarded(call)
+                self.guarded(call)
         self._is_flush_due = False
         if not self._out:
             return
@@ -413,7 +413,7 @@ class Wire(asyncio.Protocol):
 
     def _hold(self, is_held: bool) -> None:
         self._is_held = is_held
-        self._guarded(lambda: self._handler.hold_output(is_held))
+        self.guarded(lambda: self._handler.hold_output(is_held))
 
     def _on_beat(self, half_seconds: float, most_beats: int) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
@@ -424,7 +424,7 @@ class Wire(asyncio.Protocol):
             self.abort()
             return
         if not self._has_sent:
-            self._guarded(self._handler.beat)
+            self.guarded(self._handler.beat)
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
@@ -434,7 +434,7 @@ class Wire(asyncio.Protocol):
         if self._silent_beats >= _LOOKS:
             silence = _LOOKS * period_seconds
             _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
-            self._guarded(on_silence)
+            self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
@@ -442,7 +442,7 @@ class Wire(asyncio.Protocol):
         _log.warning("no handshake within %g s: the connection is ended", seconds, extra=self._about())
         self.abort()
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[[], None]) -> None:
         """The top of a connection: whatever goes wrong in it ends it, and it alone."""
         try:
             call()

@@ -109,10 +109,14 @@ class Doorway:
             seen, owner, why = self._seen, self.owner, self.elsewhere("").why
             if owner is not None and self.ownership is not None:
                 try:
-                    return await reach(owner, protocol, origin, self.ownership.secret, self._tls)
+                    upstream = await reach(owner, protocol, origin, self.ownership.secret, self._tls)
                 except Unavailable as error:
                     why = str(error)
                     self._say(why)
+                else:
+                    if owner == self.owner:
+                        return upstream
+                    upstream.abort()  # it was the owner when it was asked
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 raise Unavailable(why)

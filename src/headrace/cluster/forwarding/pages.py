@@ -1,6 +1,5 @@
 """The HTTP side of a node that does not own the store: a few pages of its own, all else goes to the owner."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, final
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from headrace.admin.site import TakeOver
     from headrace.cluster.forwarding.doorway import Doorway
 
-_log: Final = logging.getLogger("headrace.cluster")
 _LISTENER: Final = "http"
 _TEMPORARY: Final = 307
 _AWAY: Final = 503
