@@ -14,7 +14,7 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 120.0
 
 
 class Server:

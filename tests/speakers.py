@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from urllib.parse import quote
 from uuid import uuid4
@@ -20,7 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 from pika.exceptions import AMQPConnectionError, AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker
-from proton import ConnectionException, Delivery, Endpoint, ProtonException
+from proton import ConnectionException, Delivery, Endpoint, ProtonException, Timeout
 from proton import Message as ProtonMessage
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
@@ -65,6 +65,10 @@ class Connected(Speaker):
 
         Returns when all are, or when the connection ends.
         """
+
+    @abstractmethod
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        """Whether who reads a queue, when this changes, is told that it does so no more, and that it may not."""
 
 
 class PutOff(Exception):
@@ -139,6 +143,17 @@ class Amqp091(Connected):
                 return confirmed
         return count
 
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        connection = self._connect(user, password)
+        channel = connection.channel()
+        cancelled: list[object] = []
+        channel.add_on_cancel_callback(cancelled.append)
+        channel.basic_consume(topic, lambda *message: None)
+        change()
+        connection.process_data_events(SECONDS)
+        connection.close()
+        return bool(cancelled)
+
     def may_open_channels(self, user: str, password: str, count: int) -> bool:
         connection = self._connect(user, password)
         try:
@@ -206,6 +221,20 @@ class Amqp10(Connected):
                 return confirmed
         sender.connection.close()
         return count
+
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        connection = self._connect(user, password)
+        receiver = connection.create_receiver(topic, credit=1)
+        change()
+        try:
+            receiver.receive(SECONDS)
+        except LinkDetached as refusal:
+            return "unauthorized-access" in str(refusal)
+        except Timeout:
+            return False
+        finally:
+            connection.close()
+        raise AssertionError("there was nothing to receive")
 
     def may_open_channels(self, user: str, password: str, count: int) -> bool:
         """Sessions, which AMQP 1.0 has instead; proton begins the first by itself."""
@@ -283,6 +312,17 @@ class Mqtt5(Connected):
             assert ended.wait(SECONDS)
         return len(confirmed)
 
+    def is_stopped(self, user: str, password: str, topic: str, change: Callable[[], None]) -> bool:
+        """The connection ends, as there is no other way to say it."""
+        client, subscribed, ended = self._client(user, password, "reading"), threading.Event(), threading.Event()
+        client.on_connect = lambda client, *_: client.subscribe(topic, 1) and None
+        client.on_subscribe = lambda *_: subscribed.set()
+        client.on_disconnect = lambda *_: ended.set()
+        with self._running(client):
+            assert subscribed.wait(SECONDS)
+            change()
+            return ended.wait(SECONDS)
+
     def _client(self, user: str, password: str, name: str) -> paho.Client:
         transport = self.transport
         client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=self.version, transport=transport)  # type: ignore[arg-type]
@@ -291,6 +331,7 @@ class Mqtt5(Connected):
 
     @contextlib.contextmanager
     def _running(self, client: paho.Client) -> Iterator[None]:
+        client.connect_timeout = SECONDS
         client.connect("127.0.0.1", self.server.ports[self.port])
         client.loop_start()
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from headrace.core.access import Access
@@ -10,7 +11,7 @@ from headrace.core.rights import Permission, TopicPermission
 from headrace.core.users import Limits
 from tests.doors import must, prepare
 from tests.servers import Server
-from tests.speakers import SPEAKERS, Speaker
+from tests.speakers import SPEAKERS, Connected, Speaker
 
 _QUEUES = "^orders$|^everybodys$"
 _DEFAULT = "^amq[.]default$"
@@ -104,3 +105,20 @@ def test_a_plain_topic_needs_its_exchange_over_every_protocol(speaker: Speaker) 
 def test_a_message_larger_than_the_user_may_send_is_refused_over_every_protocol(speaker: Speaker) -> None:
     assert speaker.may_publish("small", "small", "$queue/orders", b"x" * 10)
     assert not speaker.may_publish("small", "small", "$queue/orders", b"x" * 1000)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SPEAKERS if issubclass(kind, Connected)], ids=lambda kind: kind.name)
+def test_who_may_not_read_any_more_reads_no_more_and_is_told(server: Server, kind: type[Connected]) -> None:
+    user, queue = "gone", "$queue/nothing-in-it"
+    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=60) as http:
+
+        def allow(read: str) -> None:
+            body = {"configure": ".*", "write": ".*", "read": read}
+            http.put(f"/permissions/%2F/{user}", json=body).raise_for_status()
+
+        http.put(f"/users/{user}", json={"password": user, "tags": []}).raise_for_status()
+        allow(".*")
+
+        assert kind(server).is_stopped(user, user, queue, lambda: allow("^other$"))
+        allow(".*")
+        assert not http.delete(f"/permissions/%2F/{user}").is_error

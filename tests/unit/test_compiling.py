@@ -3,8 +3,10 @@
 import ast
 import builtins
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,6 +42,25 @@ def test_what_python_reads_from_a_class_is_final() -> None:
         for assigned in node.body
         if isinstance(assigned, ast.Assign) and ast.unparse(assigned.targets[0]) == "__match_args__"
     ] == []
+
+
+def test_what_types_the_compiled_modules_is_there_when_pip_builds() -> None:
+    """pip builds in an environment of its own, with nothing but this; untyped, the modules are not compiled at all."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    building = set(project["build-system"]["requires"])
+    used = {
+        imported.split(".")[0].replace("_", "-")
+        for _, node in _nodes()
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for imported in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    }
+
+    needed = {
+        line for line in project["project"]["dependencies"] if re.split("[<>=]", line)[0] in used | {"argon2-cffi"}
+    }
+
+    assert {"pamqp>=4.0,<5", "mypy-extensions>=1.0,<2"} <= needed
+    assert needed - {"mypy-extensions>=1.0,<2"} <= building  # mypy brings that itself
 
 
 def _nodes() -> Iterator[tuple[str, ast.AST]]:

@@ -8,6 +8,8 @@ from array import array
 from collections.abc import Mapping
 from typing import Final, final
 
+from headrace.admin.backlog import OldestMessage, lag_of
+from headrace.clock import Clock
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.queue import Queue
@@ -22,7 +24,7 @@ _AT_ONCE: Final = 1000
 HOST_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged", "dead_lettered", "commits")
 HOST_GAUGES: Final = ("ready", "unsettled", "commit_p50_us", "commit_p99_us")
 QUEUE_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged")
-QUEUE_GAUGES: Final = ("ready", "unsettled")
+QUEUE_GAUGES: Final = ("ready", "unsettled", "lag", "oldest_age_ms")
 
 
 @final
@@ -36,9 +38,12 @@ class Series:
         self._rings = {name: array("d") for name in (*counters, *gauges)}
 
     def add(self, values: Mapping[str, float], seconds: float) -> None:
-        """Take a sample, so long after the last one."""
+        """Take a sample, so long after the last one; what is not in it begins anew."""
         for name, ring in self._rings.items():
-            value = values[name]
+            value = values.get(name)
+            if value is None:
+                del ring[:]  # samples are neighbours in time
+                continue
             if name in self.rates:
                 before = self._last.get(name, value)
                 self._last[name] = value
@@ -53,14 +58,35 @@ class Series:
 
 
 @final
+class _Watched:
+    """A queue with samples of its own."""
+
+    __slots__ = ("_oldest", "looks", "series")
+
+    def __init__(self) -> None:
+        self.series = Series(QUEUE_COUNTERS, QUEUE_GAUGES)
+        self._oldest = OldestMessage()
+        self.looks = 0
+        """In how many samples more there is its age: that reads a message, so only for who looks at the queue."""
+
+    def look(self, queue: Queue, values: Mapping[str, float], now_us: int, seconds: float) -> None:
+        found: dict[str, float] = {**values, "lag": lag_of(queue)}
+        if self.looks:
+            self.looks -= 1
+            found["oldest_age_ms"] = self._oldest.age_ms(queue, now_us)
+        self.series.add(found, seconds)
+
+
+@final
 class Sampler:
     """Looks at every virtual host and its queues every two seconds."""
 
-    def __init__(self, hosts: Hosts) -> None:
+    def __init__(self, hosts: Hosts, clock: Clock) -> None:
         self._hosts = hosts
+        self._clock = clock
         self.series: dict[str, Series] = {}
         """By virtual host."""
-        self._queues: dict[str, dict[str, Series]] = {}
+        self._queues: dict[str, dict[str, _Watched]] = {}
         self._commits: dict[str, list[int]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -75,7 +101,15 @@ class Sampler:
 
     def queue(self, host: str, name: str) -> Series | None:
         """The samples of a queue; None when it has none yet, or is one too many."""
-        return self._queues.get(host, {}).get(name)
+        watched = self._queues.get(host, {}).get(name)
+        return None if watched is None else watched.series
+
+    def watch(self, host: str, name: str) -> Series | None:
+        """The same for somebody who looks at this queue: for as long as samples are kept they have its age too."""
+        watched = self._queues.get(host, {}).get(name)
+        if watched is not None:
+            watched.looks = KEPT
+        return self.queue(host, name)
 
     async def sample(self, seconds: float = INTERVAL_SECONDS) -> None:
         """Look at everything once, letting others have the event loop in between."""
@@ -107,12 +141,12 @@ class Sampler:
             ready += values["ready"]
             unsettled += values["unsettled"]
             acknowledged += values["acknowledged"]
-            series = kept.get(queue.name)
-            if series is None and room > 0:
+            watched = kept.get(queue.name)
+            if watched is None and room > 0:
                 room -= 1
-                series = kept[queue.name] = Series(QUEUE_COUNTERS, QUEUE_GAUGES)
-            if series is not None:
-                series.add(values, seconds)
+                watched = kept[queue.name] = _Watched()
+            if watched is not None:
+                watched.look(queue, values, self._clock.now_us(), seconds)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         statistics = broker.statistics

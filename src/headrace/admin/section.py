@@ -44,7 +44,7 @@ class Section:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise self.bad(name, value, "must be a text")
+            raise Refused(f"{self._where}: {name!r} must be a text, not {_kind(value)}")  # it may be a secret
         return value
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
@@ -71,3 +71,10 @@ class Section:
 
     def bad(self, name: str, value: object, what: str) -> Refused:
         return Refused(f"{self._where}: {name!r} {what}, not {value!r}")
+
+
+def _kind(value: object) -> str:
+    """What JSON calls it."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"

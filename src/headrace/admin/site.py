@@ -96,7 +96,7 @@ class Site:
         self.hosts = hosts
         self.wires = wires
         self.ports = ports
-        self.sampler = Sampler(hosts)
+        self.sampler = Sampler(hosts, clock)
         self.access = access
         self.trouble = trouble
         self.clock = clock

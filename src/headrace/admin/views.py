@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Iterator
 from typing import Final, final
 
+from headrace.admin.backlog import oldest_age_ms
 from headrace.admin.messages import time_to_json
-from headrace.admin.sampler import Sampler, Series, queue_values
+from headrace.admin.sampler import QUEUE_COUNTERS, QUEUE_GAUGES, Sampler, Series, queue_values
 from headrace.core.address import dead_letter_origin
 from headrace.core.arguments import table_to_json
 from headrace.core.broker import Broker
 from headrace.core.delivery import UNLIMITED, Consumer
 from headrace.core.group import Group, PendingEntry
 from headrace.core.queue import Queue
-from headrace.errors import Corrupt, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.net.connection import Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.storage.group_state import MODE_NAMES
@@ -47,30 +48,15 @@ def queue_to_json(host: str, queue: Queue, sampler: Sampler) -> dict[str, object
 
 def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: int) -> dict[str, object]:
     """Everything about one queue."""
-    series = sampler.queue(host, queue.name)
+    series = sampler.watch(host, queue.name)
     return {
         **queue_to_json(host, queue, sampler),
         "reason": str(queue.refusal) if queue.refusal is not None else "",
         "definition": queue.definition.to_json(),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
         "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
-        "history": series.history()
-        if series is not None
-        else Series(tuple(_NO_RATES), ("ready", "unsettled")).history(),
+        "history": (series or Series(QUEUE_COUNTERS, QUEUE_GAUGES)).history(),
     }
-
-
-def oldest_age_ms(queue: Queue, now_us: int) -> int | None:
-    """For how long the oldest message that waits has been there; None when none waits, or it cannot be read."""
-    if queue.is_gone:
-        return None
-    head = queue.first_offset if queue.definition.is_stream else queue.head()
-    if head >= queue.log.next_offset:
-        return None
-    try:
-        return max(0, now_us - queue.message(head).timestamp_us) // 1000
-    except Corrupt:
-        return None
 
 
 def group_to_json(queue: Queue, group: Group) -> dict[str, object]:

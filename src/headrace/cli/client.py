@@ -11,7 +11,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final, final
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 
 import typer
 
@@ -36,9 +36,7 @@ class Client:
     def __init__(
         self, url: str, user: str, password: str, host: str, timeout_seconds: float = _TIMEOUT_SECONDS
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            fail(f"--url takes an address like {DEFAULT_URL}; {_without_login(url)!r} is none", EXIT_USAGE)
+        parts, port = _split(url)
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._prefix = parts.path.rstrip("/") + "/api/v1"
         if parts.username is not None:
@@ -50,10 +48,10 @@ class Client:
         if parts.scheme == "https":
             context = ssl.create_default_context()
             self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout_seconds, context=context
+                parts.hostname or "", port, timeout=timeout_seconds, context=context
             )
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout_seconds)
+            self._connection = http.client.HTTPConnection(parts.hostname or "", port, timeout=timeout_seconds)
 
     def get(self, *path: str, **query: object) -> Answer:
         return self._call("GET", path, None, query)
@@ -102,6 +100,18 @@ class Client:
                 reason = f"{self._url} refuses the login: {reason}; give --user and --password, or both in --url"
             fail(reason, _CODES.get(response.status, EXIT_PROBLEMS))
         return answer if isinstance(answer, dict) else {}
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    """The parts of a broker's address, and its port; what is none ends the command."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # brackets that do not match, a port that is no number
+        parts, port = SplitResult("", "", "", "", ""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        fail(f"--url takes an address like {DEFAULT_URL}; {_without_login(url)!r} is none", EXIT_USAGE)
+    return parts, port
 
 
 def _without_login(url: str) -> str:

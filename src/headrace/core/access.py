@@ -240,12 +240,15 @@ class Access:
         self._restrict(changes)
 
     def _restrict(self, changes: list[_Change]) -> None:
-        """Sessions read no more than their users still may, connected or not."""
+        """Sessions and consumers read no more than their users still may, connected or not."""
         keys = [key.decode().split(_SEPARATOR) for table, key, _ in changes if table != USERS]
         for host, user in dict.fromkeys([(host, user) for host, user, *_ in keys]):
             broker = self._hosts.find(host)
             if broker is not None:
                 broker.sessions.restrict(user, self._stored_rights(user, host))
+            rights = self._rights.get((user, host))
+            for look in list(rights.watchers.values()) if rights is not None else ():
+                look()
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""

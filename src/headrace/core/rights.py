@@ -5,7 +5,7 @@ default exchange counts as `amq.default`; queues and exchanges share the pattern
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -68,7 +68,7 @@ class TopicPermission:
 class Rights:
     """The rights of one user in one virtual host. All connections share them: what is changed counts at once."""
 
-    __slots__ = ("_allowed", "_patterns", "_topic_patterns", "host", "topics", "user", "writable")
+    __slots__ = ("_allowed", "_patterns", "_topic_patterns", "host", "topics", "user", "watchers", "writable")
 
     def __init__(self, user: str, host: str) -> None:
         self.user = user
@@ -80,6 +80,8 @@ class Rights:
         self.topics: dict[str, TopicPermission] = {}
         """By exchange; only where there is one do topics matter."""
         self._topic_patterns: dict[tuple[str, str, str], re.Pattern[str]] = {}
+        self.watchers: dict[object, Callable[[], None]] = {}
+        """By connection, what is called when they are other rights."""
 
     def grant(self, permission: Permission | None, topics: Mapping[str, TopicPermission]) -> None:
         """Have these rights from now on; None for no rights at all."""

@@ -1,6 +1,6 @@
 """The dashboard in a real browser: Chromium clicks, types and looks, as a person would.
 
-With HEADRACE_PICTURE=docs/dashboard.png in the environment, the picture for the documents is taken anew.
+With HEADRACE_PICTURES=docs in the environment, the pictures for the documents are taken anew.
 """
 
 import os
@@ -15,6 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.pahos import Paho
 from tests.servers import Server
 
 _ARGUMENTS = [
@@ -167,11 +168,28 @@ def test_dead_letters_are_looked_at_sent_back_moved_and_purged(inside: Page, htt
     grave.get_by_role("button", name="Look").click()
     inside.locator(".message").first.get_by_role("button", name="Send back").click()
     expect(inside.get_by_text("is back where it died")).to_be_visible()
+    grave.get_by_role("button", name="Move").click()
+    inside.get_by_label("To queue").fill(f"{name}-2")
+    inside.get_by_role("dialog").get_by_role("button", name="Move").click()
+    expect(inside.get_by_text(f"2 moved to {name}-2.")).to_be_visible()
+    assert _ready(http, name) == 1
+    assert _ready(http, f"{name}-2") == 2
+
+    http.post(f"/api/v1/queues/%2F/{name}/consume", json={"then": "reject"})
+    grave.get_by_role("button", name="Send back").click()
+    inside.get_by_role("dialog").get_by_role("button", name="Send back").click()
+    expect(inside.get_by_text("1 went back.")).to_be_visible()
+    assert _ready(http, name) == 1
+
+    http.post(f"/api/v1/queues/%2F/{name}/consume", json={"then": "reject"})
     grave.get_by_role("button", name="Purge").click()
     inside.get_by_role("dialog").get_by_role("button", name="Purge").click()
-    expect(inside.get_by_text("2 are gone.")).to_be_visible()
+    expect(inside.get_by_text("1 are gone.")).to_be_visible()
+    assert _ready(http, name) == _ready(http, f"$dlq%2F{name}") == 0
 
-    assert http.get(f"/api/v1/queues/%2F/{name}").json()["counters"]["ready"] == 1
+
+def _ready(http: httpx.Client, name: str) -> int:
+    return int(http.get(f"/api/v1/queues/%2F/{name}").json()["counters"]["ready"])
 
 
 def test_connections_are_shown_by_protocol_and_can_be_ended(inside: Page, server: Server, name: str) -> None:
@@ -195,6 +213,37 @@ def test_everything_can_be_reached_with_the_keyboard(inside: Page) -> None:
         seen.append(inside.evaluate("document.activeElement.textContent.trim()"))
 
     assert {"Overview", "Queues", "Dead letters", "Connections", "Theme", "Sign out"} <= set(seen)
+
+
+def test_a_message_is_published_with_the_keyboard_alone(inside: Page, http: httpx.Client, name: str) -> None:
+    declare(http, name)
+    inside.goto(f"/#/queues/%2F/{name}")
+    expect(inside.get_by_role("heading", name=name)).to_be_visible()
+
+    tab_to(inside, "Publish a message")
+    inside.keyboard.press("Enter")
+    expect(inside.get_by_role("dialog")).to_be_visible()
+    inside.keyboard.press("Escape")
+    expect(inside.get_by_role("dialog")).to_have_count(0)
+    tab_to(inside, "Publish a message")
+    inside.keyboard.press("Enter")
+    inside.get_by_label("Payload", exact=True).focus()
+    inside.keyboard.type("typed")
+    tab_to(inside, "Publish")
+    inside.keyboard.press("Space")
+
+    expect(inside.get_by_text("Stored in 1 queue.")).to_be_visible()
+    assert _ready(http, name) == 1
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Press the key until the button of this name has the focus, and shows it."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == name:
+            assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            return
+    raise AssertionError(f"{name} cannot be reached")
 
 
 def test_light_and_dark_are_a_choice_that_stays(inside: Page) -> None:
@@ -230,28 +279,43 @@ def work(channel: BlockingChannel, method: Basic.Deliver, _: object, __: bytes) 
         channel.basic_ack(method.delivery_tag)
 
 
-def test_the_picture(inside: Page, http: httpx.Client, server: Server, tmp_path: Path) -> None:
-    """Believable work for a few seconds, and what the dashboard makes of it."""
-    wanted = os.environ.get("HEADRACE_PICTURE", "")
-    seconds = 40 if wanted else 3
+def test_the_pictures(inside: Page, http: httpx.Client, server: Server, tmp_path: Path) -> None:
+    """Believable work for a few seconds, and what the dashboard makes of it: in light, in dark and on a phone."""
+    wanted = os.environ.get("HEADRACE_PICTURES", "")
     channel = server.connect(client_properties={"connection_name": "web-shop"}).channel()
     worker = server.connect(client_properties={"connection_name": "billing"}).channel()
-    for queue, kind in (("orders", "classic"), ("invoices", "quorum"), ("sensor-readings", "stream")):
-        declare(http, queue, type=kind, retry={"initial_backoff": "100ms"})
-    worker.basic_qos(prefetch_count=20)
+    sensors = Paho(server.mqtt_port, "plant-gateway")
+    declare(http, "orders", type="classic", retry={"initial_backoff": "100ms"})
+    declare(http, "invoices", type="quorum")
+    declare(http, "sensor-readings", type="stream")
+    worker.basic_qos(prefetch_count=100)
     worker.basic_consume("orders", work, consumer_tag="billing-1")
     inside.goto("/#/overview")
-    for step in range(seconds * 10):
+    for step in range(600 if wanted else 20):
         for _ in range(20 + 15 * (step % 30 > 14)):
             channel.basic_publish("", "orders", b'{"item": "espresso", "price": 2.4}')
-        for _ in range(12):
-            channel.basic_publish("", "sensor-readings", b'{"celsius": 21.5}')
+        for sensor in range(12):
+            sensors.publish(f"$queue/sensor-readings/hall-1/{sensor}", b'{"celsius": 21.5}')
+        http.post("/api/v1/queues/%2F/sensor-readings/consume", json={"group": "dashboards", "limit": 10})
+        http.get("/api/v1/queues/%2F/orders")  # who looks at a queue has samples of its age
         worker.connection.process_data_events(0.05)
         channel.connection.process_data_events(0.05)
-    picture = tmp_path / "dashboard.png"
 
-    inside.screenshot(path=picture)
+    pictures = [_picture(inside, tmp_path / "dashboard.png", 1280, 960)]
+    inside.emulate_media(color_scheme="dark")
+    inside.goto("/#/queues/%2F/orders")
+    expect(inside.get_by_role("heading", name="orders")).to_be_visible()
+    pictures.append(_picture(inside, tmp_path / "dashboard-queue.png", 1280, 1180))
+    pictures.append(_picture(inside, tmp_path / "dashboard-phone.png", 390, 844))
 
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    if wanted:
-        shutil.copy(picture, wanted)
+    sensors.close()
+    for picture in pictures:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        if wanted:
+            shutil.copy(picture, wanted)
+
+
+def _picture(page: Page, file: Path, width: int, height: int) -> Path:
+    page.set_viewport_size({"width": width, "height": height})
+    page.screenshot(path=file)
+    return file

@@ -10,12 +10,22 @@ from pyspark.sql import SparkSession
 
 from tests.integration.spark.conftest import Broker
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "spark.md"
 WAIT_SECONDS = 120
 
 
 def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_what_the_readme_shows_runs(spark: SparkSession, broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.publish("orders", 3)
+    (text,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+    exec(text.replace("http://localhost:15672", broker.url), {"spark": spark})
+
+    assert re.search(r"\|\s*orders\|\s*3\|", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("text", blocks("py bulk"), ids=["pandas", "polars", "duckdb"])

@@ -38,7 +38,7 @@ def test_only_so_many_samples_are_kept() -> None:
 
 def test_queues_and_hosts_have_series_and_lose_them_when_they_go(house: House) -> None:
     house.broker.declare(QueueDefinition("jobs"))
-    sampler = Sampler(hosts_of(house))
+    sampler = Sampler(hosts_of(house), house.clock)
     asyncio.run(sampler.sample(1.0))
     house.publish("jobs", "one", "two")
 
@@ -59,9 +59,46 @@ def test_queues_beyond_the_bound_have_no_series_but_count(house: House, monkeypa
     for number in range(4):
         house.broker.declare(QueueDefinition(f"q{number}"))
         house.publish(f"q{number}", "x")
-    sampler = Sampler(hosts_of(house))
+    sampler = Sampler(hosts_of(house), house.clock)
 
     asyncio.run(sampler.sample(1.0))
 
     assert [sampler.queue("/", f"q{number}") is not None for number in range(4)] == [True, True, False, False]
     assert sampler.series["/"].history()["ready"] == [4.0]
+
+
+def test_a_queue_that_somebody_looks_at_has_lag_and_age(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs"))
+    house.consume("jobs", credit=1)
+    house.publish("jobs", "one", "two")
+    sampler = Sampler(hosts_of(house), house.clock)
+    asyncio.run(sampler.sample(1.0))
+    before = sampler.watch("/", "jobs")
+    assert before is not None
+    assert before.history()["oldest_age_ms"] == []
+
+    for _ in range(2):
+        house.clock.advance(3)
+        asyncio.run(sampler.sample(1.0))
+
+    history = before.history()
+    assert history["oldest_age_ms"] == [3000.0, 6000.0]
+    assert (history["lag"][-1], history["ready"][-1], history["unsettled"][-1]) == (2.0, 1.0, 1.0)
+
+
+def test_the_age_of_a_queue_is_left_out_when_nobody_looks_any_more(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs"))
+    house.publish("jobs", "one")
+    sampler = Sampler(hosts_of(house), house.clock)
+    asyncio.run(sampler.sample(1.0))
+    series = sampler.watch("/", "jobs")
+    assert series is not None
+
+    async def look(times: int) -> None:
+        for _ in range(times):
+            await sampler.sample(1.0)
+
+    asyncio.run(look(KEPT))
+    assert len(series.history()["oldest_age_ms"]) == KEPT
+    asyncio.run(look(1))
+    assert series.history()["oldest_age_ms"] == []

@@ -13,8 +13,6 @@ export async function queue(context, host, name) {
     get(base), get(`${base}/groups`), get(`/consumers${query({ vhost: host, limit: 1000 })}`),
   ]);
   const mine = consumers.items.filter((consumer) => consumer.queue === name);
-  memory.ages = [...(memory.ages || []), said.oldest_age_ms || 0].slice(-150);
-  memory.lags = [...(memory.lags || []), Math.max(0, ...groups.items.map((group) => group.lag))].slice(-150);
   const isStream = said.type === "stream";
   const page = { context, base, host, name, isStream, memory };
   show(
@@ -34,8 +32,8 @@ export async function queue(context, host, name) {
     h("div", { class: "charts" },
       chart("Messages per second", [["in", said.history.published], ["out", said.history.delivered], ["acknowledged", said.history.acknowledged]], (value) => value.toFixed(1), 2000),
       chart("Depth", [["waiting", said.history.ready], ["with consumers", said.history.unsettled]], number, 2000),
-      chart("Lag of the group furthest behind", [["messages", memory.lags]], number, 2000),
-      chart("Age of the oldest message", [["age", memory.ages]], duration, 2000)),
+      chart("Lag of the group furthest behind", [["messages", said.history.lag]], number, 2000),
+      chart("Age of the oldest message", [["age", said.history.oldest_age_ms]], duration, 2000)),
     h("section", { class: "card" }, h("h2", {}, "Groups"), groupTable(page, groups.items)),
     h("section", { class: "card" }, h("h2", {}, "Consumers"), table([
       ["Consumer", (consumer) => h("span", { class: "mono" }, consumer.name)],

@@ -5,12 +5,13 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.answers import answer, nothing
+from headrace.admin.backlog import oldest_age_ms
 from headrace.admin.messages import payload_to_json, properties_to_json, time_to_json
 from headrace.admin.pages import Call
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.shapes import Row, details, flag, hosts, node_name, number, row, rows, text
 from headrace.admin.sampler import queue_values
-from headrace.admin.views import Consuming, oldest_age_ms
+from headrace.admin.views import Consuming
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
 from headrace.core.definition import declared

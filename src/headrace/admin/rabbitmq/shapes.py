@@ -123,7 +123,8 @@ def text(body: Mapping[str, object], name: str, default: str | None = None) -> s
     """Raises BadRequest when it is missing or no text."""
     value = body.get(name, default)
     if not isinstance(value, str):
-        raise BadRequest(f"{name!r} must be a string, not {value!r}" if name in body else f"{name!r} is missing")
+        # what it is may be a secret, and is not repeated
+        raise BadRequest(f"{name!r} must be a string" if name in body else f"{name!r} is missing")
     return value
 
 

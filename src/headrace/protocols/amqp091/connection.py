@@ -89,6 +89,7 @@ class Connection(Handler):
             link.broker.on_flow.remove(self._on_flow)
             link.broker.on_dissolved.remove(self._on_dissolved)
             link.account.on_removed.pop(self, None)
+            link.rights.watchers.pop(self, None)
             link.account.disconnect()
             link.broker.release_owner(self)
 
@@ -203,6 +204,7 @@ class Connection(Handler):
                 link.broker.on_flow.append(self._on_flow)
                 link.broker.on_dissolved.append(self._on_dissolved)
                 link.account.on_removed[self] = self._on_removed
+                link.rights.watchers[self] = self._on_rights
 
     def _open_channel(self, number: int, channel: Channel | None) -> None:
         assert self._link is not None
@@ -286,6 +288,11 @@ class Connection(Handler):
     def _on_removed(self, why: str) -> None:
         if self._link is not None:
             self._end(ProtocolError(CONNECTION_FORCED, why), None)
+
+    def _on_rights(self) -> None:
+        """The user may do more now, or less: consumers of what it may not read any more are cancelled."""
+        for channel in self._channels.values():
+            channel.subscriptions.restrict()
 
     # -- small things ------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,8 @@ class Handshake:
             return
         former.hand_over(account, channels)
         account.on_removed[owner] = former.on_removed.pop(owner)
+        watcher = link.rights.watchers.pop(owner)
+        rights.watchers[owner] = watcher
         link.account, link.rights = account, rights
         self._send(commands.Connection.UpdateSecretOk)
 

@@ -36,6 +36,7 @@ class Subscription:
         "_encoder",
         "_link",
         "_tags",
+        "asked_for",
         "consumer",
         "consumer_tag",
         "expects_acks",
@@ -52,6 +53,8 @@ class Subscription:
         self._encoder = DeliverEncoder(channel, consumer_tag)
         self.consumer_tag = consumer_tag
         self.queue = queue
+        self.asked_for = queue
+        """The name or the address that the client gave, which its user must be allowed to read."""
         self.consumer: Consumer | None = None
         self.expects_acks = True
         """Whether the client acknowledges; it may where the queue does not wait for that."""

@@ -102,7 +102,7 @@ class Subscriptions:
             self._consume_replies(method, tag)
             return tag
         arguments: dict[str, object] = dict(method.arguments or {})
-        key_filter = ""
+        key_filter, asked_for = "", queue
         is_address_given = is_address(queue)
         self._check_read(queue)
         if is_address_given:
@@ -113,6 +113,7 @@ class Subscriptions:
         definition = self._link.broker.queue(queue, self._link.owner).definition
         kind = definition.kind
         subscription = Subscription(self._link, self._channel, tag, queue, self._tags)
+        subscription.asked_for = asked_for
         group = _text(arguments, "x-consumer-group")
         subscription.is_addressed = is_address_given or bool(group)
         subscription.is_stream = kind == STREAM
@@ -182,6 +183,17 @@ class Subscriptions:
             self._retired = [other for other in (*self._retired, consumer) if other.held]
             self._leave(subscription, consumer, keep=not subscription.is_stream)
 
+    def restrict(self) -> None:
+        """The user's rights have changed: what it may not read any more is cancelled, and the client is told."""
+        for subscription in list(self._by_tag.values()):
+            if subscription.consumer is None:
+                continue  # replies to what it publishes itself
+            try:
+                self._check_read(subscription.asked_for)
+            except Refused:
+                self.cancel(subscription.consumer_tag)
+                self._tell_cancelled(subscription)
+
     def _leave(self, subscription: Subscription, consumer: Consumer, keep: bool = False) -> None:
         group = consumer.group
         self._link.broker.cancel(consumer, keep)
@@ -196,6 +208,9 @@ class Subscriptions:
     def _cancelled(self, subscription: Subscription) -> None:
         """The queue went away under a consumer."""
         self._by_tag.pop(subscription.consumer_tag, None)
+        self._tell_cancelled(subscription)
+
+    def _tell_cancelled(self, subscription: Subscription) -> None:
         if self._link.has("consumer_cancel_notify"):
             self._link.send(
                 self._channel,

@@ -151,6 +151,7 @@ class Connection(Handler):
             peer.broker.on_flow.remove(self._on_flow)
             peer.broker.on_dissolved.remove(self._on_dissolved)
             peer.account.on_removed.pop(self, None)
+            peer.rights.watchers.pop(self, None)
             peer.account.disconnect()
             peer.host.suspended.connection_closed(self)
             peer.host.containers.leave(peer.container_id)
@@ -312,6 +313,7 @@ class Connection(Handler):
         peer.broker.on_flow.append(self._on_flow)
         peer.broker.on_dissolved.append(self._on_dissolved)
         account.on_removed[self] = self._on_removed
+        peer.rights.watchers[self] = self._on_rights
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
@@ -414,6 +416,11 @@ class Connection(Handler):
     def _on_removed(self, why: str) -> None:
         if self._peer is not None:
             self._end(ProtocolError(CONNECTION_FORCED, why))
+
+    def _on_rights(self) -> None:
+        """The user may do more now, or less: links from what it may not read any more are detached."""
+        for session in list(self._sessions.values()):
+            session.restrict()
 
     def _meter(self, peer: Peer) -> None:
         """A user that sends more than it may is not heard for a while."""

@@ -28,6 +28,7 @@ from headrace.protocols.amqp10.link import Link
 from headrace.protocols.amqp10.outgoing import OutgoingLink
 from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.states import ACCEPTED, State
+from headrace.protocols.amqp10.subscribing import refusal_of
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.coordinator import Transactions
@@ -117,6 +118,14 @@ class Session:
 
     def links(self) -> list[Link]:
         return list(self._links.values())
+
+    def restrict(self) -> None:
+        """The user's rights have changed: links from what it may not read any more are detached, and say so."""
+        for link in self.links():
+            if isinstance(link, OutgoingLink):
+                error = refusal_of(self.peer, link.attach.source)
+                if error is not None:
+                    link.detach(error)
 
     def end(self) -> None:
         """The session is over: its links are detached, and none of them can send any more."""

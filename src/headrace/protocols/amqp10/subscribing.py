@@ -10,7 +10,7 @@ from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import READ
-from headrace.errors import ProtocolError
+from headrace.errors import AccessRefused, ProtocolError
 from headrace.protocols.amqp10.addresses import (
     ADDRESS,
     ANONYMOUS,
@@ -120,3 +120,21 @@ def _own_group(subscription: Subscription, peer: "Peer", wanted: Wanted, key_fil
         return name
     subscription.forgets_group = True
     return f"{name}-{secrets.token_urlsafe(9)}"
+
+
+def refusal_of(peer: "Peer", source: object) -> AccessRefused | None:
+    """Why a user may not read what a link reads, which it once might; None when it still may."""
+    if not isinstance(source, Source) or source.dynamic:
+        return None
+    node = parse_node(source.address, source.capabilities)
+    try:
+        if node.kind in (ADDRESS, TOPIC):
+            peer.rights.check_topic_subscribe(node.name, peer.container_id)
+        elif node.kind == EXCHANGE:
+            peer.rights.check(READ, rights.EXCHANGE, node.name)
+            peer.rights.check_topic(READ, node.name, node.key or "", peer.container_id)
+        elif node.kind == QUEUE:
+            peer.rights.check(READ, rights.QUEUE, node.name)
+    except AccessRefused as error:
+        return error
+    return None
