@@ -19,7 +19,7 @@ from headrace.cluster.member import GROUP
 from headrace.cluster.records import Records
 from headrace.cluster.status import OWNER, Status, read_status
 
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.1
 
 

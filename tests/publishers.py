@@ -38,7 +38,7 @@ class Publisher(ABC):
 
     def wait_for(self, more: int) -> None:
         """Return when so many more were confirmed."""
-        wanted, deadline = self.confirmed + more, time.monotonic() + 60
+        wanted, deadline = self.confirmed + more, time.monotonic() + 120
         while self.confirmed < wanted:
             assert time.monotonic() < deadline, f"{self.name} stopped at {self.confirmed}"
             time.sleep(_PAUSE_SECONDS)

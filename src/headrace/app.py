@@ -21,7 +21,7 @@ from headrace.announcement import announce
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.config.settings import LOCAL_REFUSE
-from headrace.engines import OpenEngine, name_of, open_engine, open_store
+from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.exits import EXIT_STOP_TOO_LONG
 from headrace.launch import Launch
@@ -178,6 +178,7 @@ class _Program:
         try:
             announce(None, self._configuration, self._ports(), 0)
             self._ready_file.write(name_of(self._settings.storage), self._ports())
+            await asyncio.to_thread(load_store)
             engine = await seat.turn(self._open_shared, self._stop)
             if engine is not None and not await self._serve_turn(seat, engine):
                 await self._say_goodbye(seat)

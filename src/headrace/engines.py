@@ -1,5 +1,6 @@
 """Which engine keeps the messages: a directory's, an object store's, or memory. What they do is in storage/."""
 
+import importlib
 from collections.abc import Callable
 
 from headrace.clock import SystemClock
@@ -33,16 +34,23 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
         ) from error
 
 
+def load_store() -> None:
+    """Load what an object store takes, before it is needed in a hurry. Raises Unavailable where it is not installed."""
+    try:
+        importlib.import_module("headrace.storage.objects.engine")
+    except ImportError as error:
+        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+
+
 def open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -> Engine:
     """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
 
     That it can is not proven again where it was proven before.
     """
-    try:
-        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-        from headrace.storage.objects.probe import prove_fencing
-    except ImportError as error:
-        raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
+    load_store()
+    from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+    from headrace.storage.objects.probe import prove_fencing
+
     if not is_proven:
         prove_fencing(settings.store, SystemClock(), settings.store_timeout)
     sizes = ObjectSettings(

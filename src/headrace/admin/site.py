@@ -70,6 +70,10 @@ class Standing(ABC):
         """How often the store has changed hands."""
 
     @abstractmethod
+    def may_write(self) -> bool:
+        """Whether what is answered is true: not once another node may own the store."""
+
+    @abstractmethod
     async def status(self) -> Mapping[str, object]:
         """How all nodes are. Raises Unavailable."""
 

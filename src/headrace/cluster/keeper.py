@@ -64,16 +64,20 @@ class Keeper:
         self._seen_us = clock.monotonic_us()
         self._holds = False
         self._until_us = 0
+        self._covered_until_us = 0
+        """Until then nobody else can have made a number, whatever their clocks say."""
         self._patient_until_us = 0
         self._is_unwanted = False
+        self._stepped_us = 0
         self._outdated: list[int] = []
         self._has_taken = False
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next step."""
+        """How long to wait before the next step: they are so far apart from beginning to beginning."""
         seconds = self._duration_ms / 1000
-        return seconds / _RENEWALS if self._holds else min(seconds / _LOOKS, _LOOK_SECONDS)
+        wanted = seconds / _RENEWALS if self._holds else min(seconds / _LOOKS, _LOOK_SECONDS)
+        return max(0.0, wanted - (self._clock.monotonic_us() - self._stepped_us) / 1_000_000)
 
     def give_back(self) -> None:
         """The store could not be opened: let others try, and do not try again for a lease's length.
@@ -84,6 +88,7 @@ class Keeper:
 
     def step(self) -> None:
         """Renew the lease, or see whether it may be taken. Raises Unavailable and Corrupt; then try again."""
+        self._stepped_us = self._clock.monotonic_us()
         if self._is_unwanted:
             self._is_unwanted = False
             self._patient_until_us = self._clock.monotonic_us() + self._duration_ms * 1000
@@ -98,7 +103,10 @@ class Keeper:
         if self._holds and self._seen is not None:
             self._holds = False
             self._ownership.renewed(0)
-            self._make(self._seen.epoch, RELEASED)
+            try:
+                self._make(self._seen.epoch, RELEASED)
+            finally:
+                self._covered_until_us = 0
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -171,15 +179,19 @@ class Keeper:
             self._lose("it could not be renewed in time")
         elif self._make(epoch, HELD):
             self._extend(started_us)
+            if self._number > _KEPT_LEASES:
+                self._outdated.append(self._number - _KEPT_LEASES)
         elif self._seen.node != self._me or self._seen.epoch != epoch:
             self._lose(f"node {self._seen.node.name!r} has taken it")
 
     def _extend(self, started_us: int) -> None:
         self._until_us = started_us + self._duration_ms * (1000 - 1000 // _MARGIN)
+        self._covered_until_us = self._until_us
         self._ownership.renewed(self._until_us)
 
     def _lose(self, why: str) -> None:
         self._holds = False
+        self._covered_until_us = 0
         self._ownership.renewed(0)
         _log.warning("the lease of the store is lost: %s", why)
         lease = self._seen
@@ -191,22 +203,28 @@ class Keeper:
         if not self._records.create(lease_name(lease.number), lease.encode()):
             self._look_for_all()
             return False
-        found = numbers(self._records.names(LEASES))
-        # A number that was removed long ago can be made again by a node that slept meanwhile: the highest counts.
-        if found[-1:] != [lease.number]:
+        # A number that was removed long ago can be made again by a node that slept meanwhile: the highest counts. While
+        # the lease before could not have run out for anybody, there was nobody to make or remove any.
+        if self._clock.monotonic_us() >= self._covered_until_us and not self._is_highest(lease.number):
             self._records.delete(lease_name(lease.number))
             self._look_for_all()
             return False
         self._number, self._seen, self._seen_us = lease.number, lease, self._clock.monotonic_us()
-        self._outdated = found[:-_KEPT_LEASES]
         return True
+
+    def _is_highest(self, number: int) -> bool:
+        found = numbers(self._records.names(LEASES))
+        self._outdated = [each for each in found if each <= number - _KEPT_LEASES]
+        return found[-1:] == [number]
 
     def tidy(self) -> None:
         """Remove leases and epochs that nobody looks at any more. Raises Unavailable; then they are removed later."""
-        while self._holds and self._outdated:
+        if not self._holds:
+            return
+        while self._outdated:
             self._records.delete(lease_name(self._outdated[0]))
             del self._outdated[0]
-        if self._holds and self._has_taken:
-            self._has_taken = False
+        if self._has_taken:
             for old in numbers(self._records.names(EPOCHS))[:-_KEPT_EPOCHS]:
                 self._records.delete(epoch_name(old))
+            self._has_taken = False

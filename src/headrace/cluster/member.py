@@ -24,6 +24,7 @@ GROUP: Final = "main"
 """The one replication group that there is: its database, and its lease."""
 _SECRET_BYTES: Final = 32
 _LEAST_TIMEOUT_MS: Final = 1000
+_LEAST_PAUSE_SECONDS: Final = 0.02
 
 
 @final
@@ -90,7 +91,7 @@ class Member:
             self._guarded(self._keeper.step)
             self._guarded(self._keeper.tidy)
             self._guarded(self._beat)
-            if self._wake.wait(self._keeper.pause_seconds):
+            if self._wake.wait(max(_LEAST_PAUSE_SECONDS, self._keeper.pause_seconds)):
                 self._wake.clear()
 
     def _guarded(self, step: Callable[[], None]) -> None:

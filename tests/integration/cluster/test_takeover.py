@@ -29,7 +29,7 @@ MESSAGES = 20
 
 @pytest.fixture
 def cluster(tmp_path: Path, s3: S3) -> Iterator[Cluster]:
-    with Cluster(tmp_path, s3.url, "3s", s3.environment) as running:
+    with Cluster(tmp_path, s3.url, "6s", s3.environment) as running:
         yield running
 
 
@@ -117,7 +117,7 @@ def test_nothing_confirmed_is_lost_when_the_owner_is_killed_and_the_next_is_stop
 
 
 def test_twenty_takeovers_never_have_two_writers(tmp_path: Path) -> None:
-    with Cluster(tmp_path, f"file://{tmp_path}/store", "1s") as cluster:
+    with Cluster(tmp_path, f"file://{tmp_path}/store", "1500ms") as cluster:
         publishers = started(cluster)
         for _ in range(TAKEOVERS):
             owner = cluster.owner()
@@ -209,7 +209,7 @@ def settled_elsewhere(connection: BlockingConnection) -> list[bytes]:
 def test_an_owner_that_wakes_up_delivers_and_confirms_nothing_of_what_is_not_its_own_any_more(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, f"file://{tmp_path}/store", "3s") as cluster:
+    with Cluster(tmp_path, f"file://{tmp_path}/store", "4s") as cluster:
         clients = attached(cluster)
         clients.node.pause()
         elsewhere = cluster.owner().connect()
