@@ -29,7 +29,7 @@ MESSAGES = 20
 
 @pytest.fixture
 def cluster(tmp_path: Path, s3: S3) -> Iterator[Cluster]:
-    with Cluster(tmp_path, s3.url, "6s", s3.environment) as running:
+    with Cluster(tmp_path, s3.url, "8s", s3.environment) as running:
         yield running
 
 
