@@ -1,27 +1,42 @@
 """What the engine over an object store does: confirmed messages, latency, memory over a backlog, and packed payloads.
 
-    python bench/objects.py [--store URL] [--messages N]     throughput and latency
-    python bench/objects.py [--store URL] --backlog N        memory while a backlog grows and while it is read
+    python bench/objects.py [--store URL] [--messages N]     throughput and latency of the engine alone
+    python bench/objects.py [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
+    python bench/objects.py [--store URL] --read N           a queue of so many messages read without a broker
+    python bench/objects.py [--store URL] --broker           end to end: a broker in its own process, over AMQP
 
 Without --store a directory is used. "Confirmed" is what the engine called back for: durable in the store.
 """
 
 import argparse
+import json
+import os
 import resource
 import statistics
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+from headrace.bench.brokers import Given
+from headrace.bench.course import Pace
+from headrace.bench.load import Endpoint, Load, Scenario, Step
+from headrace.bench.result import Result
+from headrace.bench.runner import Audience, Runner
 from headrace.clock import SystemClock
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
+from headrace.storage.arrow import SCHEMA
 from headrace.storage.group_state import WORK
+from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
+from headrace.storage.objects.view import View
 
 PAYLOAD = b"x" * 100
 SOURCE = Source("orders/eu", "amq.topic", "publisher-1", "amqp091", 1)
@@ -101,16 +116,105 @@ def resident_mb() -> float:
 
 
 def backlog(engine: ObjectEngine, count: int) -> None:
-    """Memory while a backlog grows that nobody reads, and while it is read from the start."""
-    for part in range(4):
-        for _ in range(0, count // 4, 5000):
-            run(engine, batch(5000))
-        print(f"  {(part + 1) * count // 4:>9,} waiting: {resident_mb():6.0f} MB")
+    """Memory while a backlog grows that nobody reads, while it is read from the start, and while it is worked off."""
+    marks = [count // 10, count // 4, count // 2, count * 3 // 4, count]
+    waiting = 0
+    while waiting < count:
+        run(engine, batch(5000))
+        waiting += 5000
+        if waiting in marks:
+            print(f"  {waiting:>9,} waiting: {resident_mb():6.0f} MB", flush=True)
     log = engine.log("orders")
     start, at = time.perf_counter(), log.next_offset - count
     while at < log.next_offset:
         at += len(log.read(at, 1000))
-    print(f"  read again at {count / (time.perf_counter() - start):,.0f} messages/s: {resident_mb():6.0f} MB")
+    print(f"  read at {count / (time.perf_counter() - start):,.0f} messages/s: {resident_mb():6.0f} MB", flush=True)
+    start = time.perf_counter()
+    drain(engine, log.next_offset - count, log.next_offset)
+    rate = count / (time.perf_counter() - start)
+    print(f"  claimed and acknowledged at {rate:,.0f} messages/s: {resident_mb():6.0f} MB", flush=True)
+
+
+def drain(engine: ObjectEngine, first: int, stop: int) -> None:
+    """Claim and acknowledge everything, as a consumer does who takes many at once."""
+    commit = Commit()
+    commit.create_group("orders", "drain", WORK, start=first)
+    run(engine, commit)
+    for at in range(first, stop, 1000):
+        commit = Commit()
+        commit.claim("orders", "drain", at, min(stop, at + 1000), "worker", 1)
+        if at > first:
+            commit.ack("orders", "drain", at - 1000, at)
+            commit.truncate("orders", at)
+        run(engine, commit)
+
+
+def read_outside(store: str, count: int) -> None:
+    """Rows a second and processor time a row, as a task of Spark reads them."""
+    engine = ObjectEngine(store, settings=ObjectSettings(flush_interval_ms=5))
+    for _ in range(0, count, 5000):
+        run(engine, batch(5000))
+    start = time.perf_counter()
+    view = View(Location(store), DATABASE, 30_000, SystemClock())
+    print(f"opened in {(time.perf_counter() - start) * 1000:.0f} ms")
+    log_id, state = view.logs()["orders"]
+    for what, names in (("all columns", SCHEMA.names), ("without payloads", ["offset", "timestamp", "topic"])):
+        start, used = time.perf_counter(), time.process_time()
+        reader = ColumnReader(view, DATABASE, log_id)
+        rows = sum(found.num_rows for found in reader.batches(state.first_offset, state.next_offset, names))
+        rate, cost = rows / (time.perf_counter() - start), (time.process_time() - used) / rows * 1e6
+        print(f"{what}: {rate:,.0f} rows/s, {cost:.2f} us of CPU a row")
+    view.close()
+    engine.close()
+
+
+# -- a broker in its own process ---------------------------------------------------------------------------------------
+
+BURST = Load("amqp", publishers=2, consumers=1, window=8192, ahead=32768, prefetch=10_000, ack_every=1000)
+PLAIN = Load("amqp")
+PACED = Load("amqp", rate=1000, ack_every=1)
+SCENARIOS = (
+    Scenario("plain", (PLAIN,), (Step("plain", "1,024 unconfirmed, one publisher", "flow"),), True, False),
+    Scenario("burst", (BURST,), (Step("burst", "8,192 unconfirmed, two publishers", "flow"),), True, False),
+    Scenario("paced", (PACED,), (Step("paced", "1,000/s, ack each", "flow"),), True, False),
+)
+
+
+class Printer(Audience):
+    def doing(self, what: str, done: int, total: int) -> None:
+        pass
+
+    def has(self, result: Result) -> None:
+        if result.verdict != "ok":
+            print(f"{result.title}: {result.verdict}: {result.why}")
+            return
+        times = {name: value / 1000 for name, value in result.latency_us.items() if name in ("p50", "p99")}
+        print(
+            f"{result.title}: {result.rate:,.0f} messages/s published, confirmed, delivered and acknowledged, "
+            f"{result.server_us:.1f} us of CPU each; publish to delivery "
+            + ", ".join(f"{name} {value:.1f} ms" for name, value in times.items()),
+            flush=True,
+        )
+
+
+def through_broker(store: str, directory: Path, interval_ms: int, seconds: float, rounds: int) -> None:
+    """What clients see of a broker over the store."""
+    ready = directory / f"ready-{interval_ms}.json"
+    ports = [word for name in ("amqp", "mqtt", "http", "ws") for word in (f"--{name}", "0")]
+    command = [sys.executable, "-m", "headrace", "serve", "--store", store, "--ready-file", str(ready), *ports]
+    environment = {**os.environ, "HEADRACE_STORAGE_FLUSH_INTERVAL": f"{interval_ms}ms"}
+    server = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
+    try:
+        while not ready.exists():
+            if server.poll() is not None:
+                raise SystemExit("the broker did not start")
+            time.sleep(0.05)
+        endpoint = Endpoint("127.0.0.1", json.loads(ready.read_text())["ports"]["amqp"], "guest", "guest", "/")
+        print(f"flush interval {interval_ms} ms", flush=True)
+        Runner([Given("broker", {"amqp": endpoint}, server.pid)], SCENARIOS, rounds, Pace(seconds)).run(Printer())
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 def main() -> None:
@@ -118,11 +222,21 @@ def main() -> None:
     parser.add_argument("--store", default="")
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--backlog", type=int, default=0, help="look at memory over so many messages")
+    parser.add_argument("--read", type=int, default=0, help="read so many messages without a broker")
+    parser.add_argument("--broker", action="store_true", help="measure a broker from end to end")
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         store = given.store or f"file://{directory}"
+        if given.broker:
+            for interval_ms in (5, 20):
+                through_broker(store, Path(directory), interval_ms, given.seconds, given.rounds)
+            return
         print(f"{store}, messages of {len(PAYLOAD)} bytes, one commit at a time, flush interval 5 ms")
-        if given.backlog:
+        if given.read:
+            read_outside(store, given.read)
+        elif given.backlog:
             engine = ObjectEngine(store, settings=ObjectSettings(flush_interval_ms=5))
             backlog(engine, given.backlog)
             engine.close()

@@ -1,6 +1,7 @@
 """Publishers for tests that go on through anything: each message is tried until it is confirmed, then the next."""
 
 import contextlib
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,8 +13,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from pika.adapters.blocking_connection import BlockingConnection
 
 _PAUSE_SECONDS = 0.1
-_BETWEEN_SECONDS = 0.02
+_BETWEEN_SECONDS = 0.05
 """There are several of them, and the store's server, in one process."""
+_AGAIN_SECONDS = 0.5
+logging.getLogger("pika").setLevel(logging.CRITICAL)  # it tells every connection that is refused, at length
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
@@ -47,7 +50,7 @@ class Publisher(ABC):
         while not self._ending.is_set():
             with contextlib.suppress(Exception):  # whatever it is, it is tried again
                 self._publish_all()
-            self._ending.wait(_PAUSE_SECONDS)
+            self._ending.wait(_AGAIN_SECONDS)
 
     @abstractmethod
     def _publish_all(self) -> None:

@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from client import PERSISTENT, Client, House, ack_frame, publish_frames
+from pamqp import commands, common
+
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
 from headrace.core.definition import declared
@@ -20,8 +23,8 @@ from headrace.core.exchanges import Exchanges
 from headrace.core.group import ACK
 from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
-from headrace.protocols.amqp091.codec import DeliverEncoder, encode_content
-from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
+from headrace.protocols.amqp091.codec import DeliverEncoder
+from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
 from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5
@@ -32,7 +35,6 @@ from headrace.storage.memory import MemoryEngine
 COUNT = 1000
 BATCH = 100
 PAYLOAD = b"x" * 100
-PERSISTENT = b"\x10\x00\x02"  # property flags of AMQP 0-9-1 with delivery-mode alone, and its value
 TOPIC = "plant/7/line/3/temperature"
 Run = Callable[[], object]
 
@@ -83,30 +85,82 @@ def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
     yield "core cycle, local engine", Cycle(local).run
     local.close()
     yield from amqp091()
+    whole = LocalEngine(folder / "whole")
+    yield from connections(whole)
+    whole.close()
     yield from mqtt()
     yield "topic exchange, 1000 bindings, new key", routing()
 
 
 def amqp091() -> Iterator[tuple[str, Run]]:
-    method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + b"\0" + b"\6orders" + b"\0"
-    publish = _frame(method) + encode_content(1, PERSISTENT, PAYLOAD, FRAME_MAX_SIZE)
-    acknowledge = _frame(BASIC_ACK.to_bytes(4) + (1).to_bytes(8) + b"\0")
+    publish = publish_frames("orders", PAYLOAD)
+    acknowledge = ack_frame(1, False)
     decoder = AmqpDecoder()
     decoder.feed(PROTOCOL_HEADER + publish)
-    encoder = DeliverEncoder(1, "ctag1.0")
+    encoder = DeliverEncoder(1, "ctag1.0", FRAME_MAX_SIZE)
     source = Source("orders", "", "guard", "amqp091")
 
     def encode() -> None:
+        out: list[bytes] = []
         for tag in range(COUNT):
-            encoder.encode(source, tag, False, PERSISTENT, PAYLOAD, FRAME_MAX_SIZE)
+            encoder.encode(out, source, tag, False, PERSISTENT, PAYLOAD)
+        b"".join(out)
 
     yield "AMQP 0-9-1, decode publish", lambda: decoder.feed(publish * COUNT)
     yield "AMQP 0-9-1, decode ack", lambda: decoder.feed(acknowledge * COUNT)
     yield "AMQP 0-9-1, encode deliver", encode
 
 
-def _frame(payload: bytes) -> bytes:
-    return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
+def connections(engine: Engine) -> Iterator[tuple[str, Run]]:
+    """From the bytes that a client sends to those that it gets, stored in between; only the sockets are left out."""
+    house = House(engine)
+    client = Client(house, COUNT)
+    for queue, kind in (("stream", "stream"), ("orders", "classic"), ("backlog", "classic")):
+        client.declare(queue, kind)
+    to_stream, to_orders, to_backlog = (publish_frames(queue, PAYLOAD) for queue in ("stream", "orders", "backlog"))
+    client.take()
+    tag = stored = 0
+
+    def publish() -> None:
+        nonlocal stored
+        stored += COUNT
+        for _ in range(COUNT // BATCH):
+            client.feed(to_stream * BATCH)
+            assert client.take().startswith(b"\1\0\1"), "nothing was confirmed"
+
+    def acknowledge(one_by_one: bool) -> None:
+        nonlocal tag
+        for _ in range(COUNT // BATCH):
+            if one_by_one:
+                client.feed(b"".join([ack_frame(number, False) for number in range(tag + 1, tag + BATCH + 1)]))
+            else:
+                client.feed(ack_frame(tag + BATCH, True))
+            tag += BATCH
+
+    def consume(queue: str, one_by_one: bool) -> None:
+        arguments: common.FieldTable = {"x-stream-offset": stored - COUNT} if queue == "stream" else {}
+        client.call(commands.Basic.Consume(queue=queue, consumer_tag="guard", arguments=arguments))
+        assert client.take().count(PAYLOAD) == COUNT, "not all was delivered"
+        acknowledge(one_by_one)
+        client.call(commands.Basic.Cancel(consumer_tag="guard"))
+
+    def pass_on() -> None:
+        nonlocal tag
+        for _ in range(COUNT // BATCH):
+            client.feed(to_orders * BATCH)
+            assert client.take().count(PAYLOAD) == BATCH, "not all was delivered"
+            tag += BATCH
+            client.feed(ack_frame(tag, True))
+
+    def fill() -> None:
+        client.feed(to_backlog * COUNT)
+
+    yield "AMQP 0-9-1 stream, publish, confirmed", publish
+    yield "AMQP 0-9-1 stream, read, acked by 100", lambda: consume("stream", False)
+    client.call(commands.Basic.Consume(queue="orders", consumer_tag="orders"))
+    yield "AMQP 0-9-1 queue, end to end", pass_on
+    yield "AMQP 0-9-1 queue, fill a backlog", fill
+    yield "AMQP 0-9-1 queue, drain, acked one by one", lambda: consume("backlog", True)
 
 
 def mqtt() -> Iterator[tuple[str, Run]]:

@@ -12,6 +12,8 @@ from headrace.engines import name_of
 from headrace.storage.api import Engine
 from headrace.version import __version__
 
+_WITH_DASHBOARD: Final = ("http", "https")
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")  # addresses to listen on, which nobody can visit
 _log: Final = logging.getLogger("headrace")
 
 
@@ -31,7 +33,7 @@ def _lines(engine: Engine | None, configuration: Configuration, ports: dict[str,
         f"headrace {__version__} {_doing(engine, settings)}",
         *([] if engine is None else [f"  {_contents(engine)}; opened in {took_us / 1_000_000:.3f} s"]),
         *([f"  configured by {file.resolve()}"] if file is not None else []),
-        *[f"  {name} on {settings.listeners.host}:{port}" for name, port in ports.items()],
+        *[_line(settings.listeners.host, name, port) for name, port in ports.items()],
     ]
 
 
@@ -49,3 +51,10 @@ def _contents(engine: Engine) -> str:
     found = [engine.log(name) for name in engine.logs()]
     messages = sum(log.next_offset - log.first_offset for log in found)
     return f"queues {queues:,}, messages {messages:,}, {decimal(sum(log.size_bytes for log in found))}"
+
+
+def _line(host: str, name: str, port: int) -> str:
+    where = f"[{host}]" if ":" in host else host
+    text = f"  {name} on {where}:{port}"
+    near = "localhost" if host in _EVERYWHERE else where
+    return f"{text}, with the dashboard at {name}://{near}:{port}/" if name in _WITH_DASHBOARD else text

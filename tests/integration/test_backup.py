@@ -1,5 +1,6 @@
 """`headrace backup` of a broker under load: the copy is sound, serves, and has what was confirmed before it began."""
 
+import json
 import os
 import subprocess
 import sys
@@ -74,6 +75,19 @@ def test_a_copy_taken_under_load_is_sound_and_has_all_that_was_confirmed_before(
         restored.kill()
     assert count >= before
     assert numbers == list(range(count))
+
+
+def test_a_program_is_told_what_was_copied(server: Server, tmp_path: Path) -> None:
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    channel.basic_publish("", "orders", b"x")
+
+    done = _run("backup", tmp_path / "data", tmp_path / "copy", "--json")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["target"], told["logs"], told["messages"]) == (str(tmp_path / "copy"), 1, 1)
 
 
 def test_a_copy_is_never_made_over_something(server: Server, tmp_path: Path) -> None:

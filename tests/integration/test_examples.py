@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from headrace.storage.objects.engine import ObjectEngine
 from tests.examples import examples
 from tests.servers import Server
 from tests.stores import S3, moto
@@ -176,7 +177,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "data"
 
 
-@pytest.mark.parametrize("line", _chosen("doctor", "backup", "config"))
+@pytest.mark.parametrize("line", [line for line in _chosen("doctor", "backup", "config") if "--store" not in line])
 def test_an_example_about_files_works(data: Path, tmp_path: Path, line: str) -> None:
     file = "queues:\n  - name: orders\n"
     (tmp_path / "headrace.yaml").write_text(file)
@@ -244,6 +245,17 @@ def test_an_example_of_serve_serves(tmp_path: Path, bucket: S3, line: str) -> No
     off = re.findall(r"--(\w+) off", line)
     assert set(ports) == {*_PORTS[:4], *(_PORTS[5:] if "--tls-cert" in line else ())} - set(off)
     assert ("memory" in output.splitlines()[0]) is ("--memory" in line)
+
+
+@pytest.mark.parametrize("line", [line for line in _chosen("doctor", "backup") if "--store" in line])
+def test_an_example_about_stores_works(tmp_path: Path, bucket: S3, line: str) -> None:
+    with bucket.here():
+        ObjectEngine("s3://bucket/prefix").close()
+
+    result = _run(line, tmp_path, _environment(**bucket.environment))
+
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout
 
 
 @pytest.mark.parametrize("line", _chosen("demo"))

@@ -29,6 +29,7 @@ from headrace.protocols.amqp091.fields import (
     UInt32,
     UInt64,
     encode_entry,
+    encode_shortstr,
     encode_table,
 )
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
@@ -98,6 +99,14 @@ _frames = st.one_of(
         st.booleans(),
     ),
     st.builds(
+        lambda channel, first, count: b"".join(
+            [encode_method(channel, commands.Basic.Ack, {"delivery_tag": first + step}) for step in range(count)]
+        ),
+        st.integers(1, 2),
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
+    st.builds(
         lambda queue, durable, arguments: encode_method(
             3, commands.Queue.Declare, {"queue": queue, "durable": durable, "arguments": arguments}
         ),
@@ -112,9 +121,9 @@ _frames = st.one_of(
 def _shown(event: object) -> tuple[object, ...]:
     if isinstance(event, Publish):
         route = event.route
-        return (event.channel, route.exchange, route.key, event.properties, event.body)
+        return (event.channel, route.exchange, route.key, event.properties, event.bodies)
     if isinstance(event, Ack):
-        return (event.channel, event.tag, event.multiple)
+        return (event.channel, event.first, event.tag, event.multiple)
     if isinstance(event, Method):
         return (event.channel, event.method.name, repr(dict(event.method)))
     assert isinstance(event, Hello)
@@ -132,13 +141,22 @@ def test_any_cut_of_the_bytes_gives_the_same_events_and_the_same_error(
     assert _events(pieces) == _events([wire])
 
 
+def _one_by_one(event: object) -> list[object]:
+    """A row of publishes or of acknowledgements as it came."""
+    if isinstance(event, Publish):
+        return [Publish(event.channel, event.route, event.properties, event.said, body) for body in event.bodies]
+    if not isinstance(event, Ack):
+        return [event]
+    return [Ack(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
+
+
 def _events(pieces: list[bytes]) -> list[tuple[object, ...]]:
     """All events, and at the end what is wrong with the rest."""
     decoder = Decoder()
     found: list[tuple[object, ...]] = []
     try:
         for piece in pieces:
-            found += [_shown(event) for event in decoder.feed(piece)]
+            found += [_shown(each) for event in decoder.feed(piece) for each in _one_by_one(event)]
         decoder.feed(b"")
     except ProtocolError as error:
         found.append((error.code, error.message))
@@ -257,4 +275,26 @@ def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, 
     }
     slow = encode_method(7, commands.Basic.Deliver, fields) + encode_content(7, b"\0\0", body, 108)
 
-    assert DeliverEncoder(7, "c").encode(source, tag, redelivered, b"\0\0", body, 108) == slow
+    out: list[bytes] = []
+    DeliverEncoder(7, "c", 108).encode(out, source, tag, redelivered, b"\0\0", body)
+    assert b"".join(out) == slow
+
+
+@given(
+    st.lists(st.tuples(_said().map(encode_properties), st.booleans(), st.sampled_from([b"", b"a", b"bb", b"c" * 200]))),
+    st.integers(0, (1 << 63) - 1),
+)
+def test_deliveries_with_a_number_are_those_with_one_more_header(
+    given_: list[tuple[bytes, bool, bytes]], number: int
+) -> None:
+    source = Source("key", "exchange", encoding=AMQP091)
+    numbered = DeliverEncoder(7, "c", 108, encode_shortstr("n") + b"l")
+    plain = DeliverEncoder(7, "c", 108)
+    found: list[bytes] = []
+    expected: list[bytes] = []
+    for tag, (properties, redelivered, body) in enumerate(given_):
+        numbered.encode(found, source, tag, redelivered, properties, body, number + tag)
+        more = with_headers(properties, encode_shortstr("n") + b"l" + (number + tag).to_bytes(8, "big"))
+        plain.encode(expected, source, tag, redelivered, more, body)
+
+    assert b"".join(found) == b"".join(expected)

@@ -203,6 +203,17 @@ class Groups(RuleBasedStateMachine):
         self.house.run()
 
     @precondition(lambda self: any(member.deliveries for member in self.members))
+    @rule(picks=st.lists(numbers, min_size=1, max_size=12), is_repeated=st.booleans())
+    def acknowledge(self, picks: list[int], is_repeated: bool) -> None:
+        held = [(member, offset) for member in self.members for offset in sorted(member.deliveries)]
+        chosen = dict.fromkeys([held[pick % len(held)] for pick in picks])
+        ended = [member.deliveries.pop(offset) for member, offset in chosen]
+        for _, offset in chosen:
+            self.rows[offset].place, self.rows[offset].holder = GONE, None
+        self.house.broker.acknowledge([*ended, *ended] if is_repeated else ended)
+        self.house.run()
+
+    @precondition(lambda self: any(member.deliveries for member in self.members))
     @rule(pick=numbers, lease_s=st.integers(1, 60))
     def renew(self, pick: int, lease_s: int) -> None:
         held = [(member, offset) for member in self.members for offset in sorted(member.deliveries)]

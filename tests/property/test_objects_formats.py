@@ -21,6 +21,7 @@ from headrace.storage.objects.encodings import (
     encode_var_u64,
     lexical_successor,
 )
+from headrace.storage.objects.facts import facts_of, texts_of
 from headrace.storage.objects.metadata import MetadataDecoder, MetadataEncoder, is_shared, visible_at, with_visible_at
 from headrace.storage.objects.sequence import decode_block
 from tests.workbench import all_values
@@ -48,6 +49,8 @@ DECODERS: dict[str, Callable[[bytes, str], object]] = {
     "attempts": records.decode_attempts,
     "block": decode_block,
     "entry": records.decode_entry,
+    "facts of one": lambda data, where: facts_of(data, 1, where),
+    "facts of two": lambda data, where: facts_of(data, 2, where),
     "instance": state.decode_instance,
     "log": state.decode_log,
     "metadata": lambda data, where: MetadataDecoder().decode(data, b"", where),
@@ -55,6 +58,7 @@ DECODERS: dict[str, Callable[[bytes, str], object]] = {
     "queue key": lambda data, _: keys.decode_queue_key(data),
     "settled": records.decode_settled,
     "spec": records.decode_spec,
+    "texts": texts_of,
     "table key": lambda data, _: keys.decode_table_key(data),
     "visible at": visible_at,
 }
@@ -126,6 +130,37 @@ def test_an_entry_of_the_metadata_log_comes_back(rows: list[tuple[int, bytes]]) 
     ids, metadata = [row[0] for row in rows], [row[1] for row in rows]
 
     assert records.decode_entry(records.encode_entry(ids, metadata), "entry") == (ids, metadata)
+
+
+@given(st.lists(st.tuples(u64, messages), max_size=5), st.booleans())
+def test_columns_say_of_many_messages_what_each_says(rows: list[tuple[int, Message]], are_alike: bool) -> None:
+    if are_alike and rows:
+        rows = [(message_id, rows[0][1]) for message_id, _ in rows]
+    encoder = MetadataEncoder()
+    about = [encoder.encode(message) for _, message in rows]
+    entry = records.encode_entry([message_id for message_id, _ in rows], about)
+
+    facts = facts_of(entry[2:], len(rows), "here")
+
+    found = []
+    for row in range(len(rows)):
+        *texts, properties = texts_of(facts.kinds[facts.which[row]], "here")
+        times = (facts.times[row], facts.expires[row], facts.not_before[row])
+        found.append((facts.ids[row], facts.sizes[row], *times, facts.priorities[row], texts, facts.encodings[row]))
+        assert properties == rows[row][1].properties
+    assert found == [
+        (
+            message_id,
+            len(message.payload),
+            message.timestamp_us,
+            message.expires_us,
+            message.not_before_us,
+            message.priority,
+            [message.source.topic, message.source.exchange, message.source.client_id, message.source.protocol],
+            message.source.encoding,
+        )
+        for message_id, message in rows
+    ]
 
 
 @given(messages, st.booleans(), i64)

@@ -16,6 +16,8 @@ from headrace.bench.result import Result, Verdict
 BUSY_CORES: Final = 0.9
 """A process of the generator that uses so much of a processor is what limits the rate."""
 _DEPTH_SECONDS: Final = 10.0
+_SLOW_RATE: Final = 10_000
+"""A step that has much to move may take as long as it takes at so many messages a second, besides its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Course:
             tuple(self._books.sent),
             tuple(self._books.taken),
             stall_seconds=pace.stall_seconds,
-            limit_seconds=pace.limit_seconds,
+            limit_seconds=pace.limit_seconds + max(step.messages, wanted) / _SLOW_RATE,
         )
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
             found = Measurement(job, wanted, self._target.pid, Path(folder)).run()

@@ -194,6 +194,7 @@ class Nats(Peer):
         store = folder / "jetstream"
         configuration.write_text(
             f'listen: "{_HERE}:{ports[0]}"\njetstream {{ store_dir: "{store}", max_file_store: 20G }}\n'
+            "max_pending: 1G\n"  # a consumer without acknowledgements is ended when more than that waits for it
         )
         return Command([program, "-c", str(configuration)])
 

@@ -1,6 +1,8 @@
-"""`headrace backup`: a consistent copy of a data directory, in words. What copies is storage's."""
+"""`headrace backup`: a consistent copy of a data directory or a store, in words. What copies is storage's."""
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,38 +11,69 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from headrace.cli.words import EXIT_PROBLEMS, count, examples, fail
+from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail
 from headrace.errors import HeadraceError
-from headrace.storage.local.backup import Copied, back_up
+from headrace.storage.local.backup import back_up
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+Tell = Callable[[int], None]
+_Done = tuple[int, int, int]
+"""Logs, messages and bytes."""
 
 
 @app.command(
     epilog=examples(
         "headrace backup /var/lib/headrace /backup/headrace-monday",
         "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
+        "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
     )
 )
 def backup(
-    directory: Annotated[Path, typer.Argument(help="The data directory, of a broker that runs or not.")],
-    target: Annotated[Path, typer.Argument(help="Where to copy it; nothing may be there yet.")],
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DIRECTORY] TARGET",
+            help="The data directory, of a broker that runs or not, and where to copy it; nothing may be there yet. "
+            "With --store, the URL to copy that store to.",
+            show_default=False,
+        ),
+    ],
+    store: Annotated[str, typer.Option(metavar="URL", help="Copy this store instead of a data directory.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was copied as JSON.")] = False,
 ) -> None:
-    """Copy a data directory so that the copy can be served: everything confirmed before the command began is in it.
+    """Copy a data directory, or a store, so that the copy can be served: everything confirmed before is in it.
 
-    Exit code 0: the copy is whole and on the disk. 1: there is none.
+    A store is copied to another store, which `headrace serve --store` serves, or to a directory as file:///dir. Exit
+    code 0: the copy is whole. 1: there is none.
     """
+    if len(places) != (1 if store else 2):
+        wanted = "one place: where to copy the store to" if store else "two: the data directory, and where to copy it"
+        fail(f"backup takes {wanted}", EXIT_USAGE)
     try:
-        copied = _copy(directory, target)
+        logs, messages, size = _with_bar(lambda tell: _copy(store, places, tell))
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
-    typer.echo(
-        f"{target} has {count(copied.queues, 'log')} with {count(copied.messages, 'message')}, "
-        f"{decimal(copied.size_bytes)} copied"
-    )
+    if as_json:
+        found = {"target": places[-1], "logs": logs, "messages": messages, "bytes": size}
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        return
+    typer.echo(f"{places[-1]} has {count(logs, 'log')} with {count(messages, 'message')}, {decimal(size)} copied")
 
 
-def _copy(directory: Path, target: Path) -> Copied:
+def _copy(store: str, places: list[str], tell: Tell) -> _Done:
+    if not store:
+        copied = back_up(Path(places[0]), Path(places[1]), progress=tell)
+        return copied.queues, copied.messages, copied.size_bytes
+    try:
+        from headrace.storage.objects.backup import back_up_store
+    except ImportError:
+        fail("a store needs one more package: pip install 'headrace[objects]'", EXIT_USAGE)
+    of_store = back_up_store(store, places[0], progress=tell)
+    return of_store.queues, of_store.messages, of_store.size_bytes
+
+
+def _with_bar(copy: Callable[[Tell], _Done]) -> _Done:
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -50,4 +83,4 @@ def _copy(directory: Path, target: Path) -> Copied:
     )
     with bar:
         task = bar.add_task("copying", total=None)
-        return back_up(directory, target, progress=lambda done: bar.update(task, description=f"copied {decimal(done)}"))
+        return copy(lambda done: bar.update(task, description=f"copied {decimal(done)}"))

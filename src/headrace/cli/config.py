@@ -38,15 +38,37 @@ _File = Annotated[
 ]
 
 
-@app.command(epilog=examples("headrace config check", "headrace config check /etc/headrace/headrace.yaml"))
-def check(file: _File = None) -> None:
+@app.command(
+    epilog=examples(
+        "headrace config check",
+        "headrace config check /etc/headrace/headrace.yaml",
+        "headrace config check headrace.yaml --json     a list of problems",
+    )
+)
+def check(
+    file: _File = None, as_json: Annotated[bool, typer.Option("--json", help="Print what is wrong as JSON.")] = False
+) -> None:
     """Say whether `headrace serve` could use this configuration, the environment included.
 
-    Exit code 0: it could. 2: it could not, and why.
+    Exit code 0: it could. 2: it could not, and all that is wrong.
     """
-    configuration, queues = _read(file)
-    source = configuration.document.file or "no file"
-    typer.echo(f"{source}: nothing is wrong; {count(len(queues), 'queue')}")
+    try:
+        configuration, queues = _load(file)
+    except Refused as error:
+        if as_json:
+            typer.echo(json.dumps({"problems": str(error).splitlines()}, indent=1, ensure_ascii=False))
+            raise typer.Exit(EXIT_USAGE) from error
+        fail(str(error), EXIT_USAGE)
+    source = configuration.document.file
+    if as_json:
+        found: dict[str, object] = {
+            "file": None if source is None else str(source),
+            "queues": len(queues),
+            "problems": [],
+        }
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        typer.echo(f"{source or 'no file'}: nothing is wrong; {count(len(queues), 'queue')}")
 
 
 @app.command(epilog=examples("headrace config show", "headrace config show headrace.yaml --json"))
@@ -80,13 +102,18 @@ def schema() -> None:
 
 def _read(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
     try:
-        configuration = Launch(file).read()
-        try:
-            return configuration, [each.definition for each in wanted_queues(configuration.queues)]
-        except Fault as fault:
-            raise configuration.located(fault) from fault
+        return _load(file)
     except Refused as error:
         fail(str(error), EXIT_USAGE)
+
+
+def _load(file: Path | None) -> tuple[Configuration, list[QueueDefinition]]:
+    """Raises Refused for what cannot be."""
+    configuration = Launch(file).read()
+    try:
+        return configuration, [each.definition for each in wanted_queues(configuration.queues)]
+    except Fault as fault:
+        raise configuration.located(fault) from fault
 
 
 def _values(configuration: Configuration, section: str) -> dict[str, object]:

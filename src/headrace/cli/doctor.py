@@ -1,14 +1,23 @@
-"""`headrace doctor`: what is wrong with a data directory, in words. What finds it is storage's doctor."""
+"""`headrace doctor`: what is wrong with a data directory or a store, in words. What finds it is storage's doctors."""
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +25,10 @@ from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail,
 from headrace.errors import HeadraceError
 from headrace.storage.local import doctor as storage_doctor
 from headrace.storage.local.doctor import GroupRow, Problem, QueueRow, Report
+from headrace.storage.local.doctor.findings import RESTORE
+
+if TYPE_CHECKING:
+    from headrace.storage.objects.doctor import StoreReport
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -25,20 +38,32 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
         "headrace doctor data                 verify everything, change nothing",
         "headrace doctor data --repair        say what can be repaired, ask, and do it",
         "headrace doctor data --json          the same report for programs",
+        "headrace doctor --store s3://bucket/prefix",
     )
 )
 def doctor(
-    directory: Annotated[Path, typer.Argument(help="The data directory of a broker that is not running.")],
+    directory: Annotated[
+        Path | None, typer.Argument(help="The data directory of a broker that is not running.", show_default=False)
+    ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Rebuild indexes, cut a torn journal, remove left-overs; asks first.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --repair: do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="Verify this store, of a broker that runs or not, instead.")
+    ] = "",
 ) -> None:
-    """Verify every file of a data directory.
+    """Verify every file of a data directory, or every message and group of a store.
 
     Exit code 0: no problems. 1: problems are left. 2: it could not be examined.
     """
+    if (directory is None) is not bool(store):
+        fail("name what to examine: a data directory, or a store with --store", EXIT_USAGE)
+    if store and repair:
+        fail("a store is only examined: what is damaged there comes back from a copy of it", EXIT_USAGE)
+    if store or directory is None:
+        _of_store(store, as_json)
     if yes and not repair:
         fail("--yes answers the question that --repair asks; give both or none", EXIT_USAGE)
     if repair and not yes and (as_json or not sys.stdin.isatty()):
@@ -66,20 +91,24 @@ def doctor(
 
 def _examine(directory: Path, quiet: bool) -> Report:
     """Examine with a bar on the terminal, if there is one."""
-    bar = Progress(
-        TextColumn("examining"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
+    bar = _bar(quiet, DownloadColumn())
     with bar:
         task = bar.add_task("examining", total=None)
         return storage_doctor.examine(
             directory, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
+
+
+def _bar(quiet: bool, amount: ProgressColumn) -> Progress:
+    return Progress(
+        TextColumn("examining"),
+        BarColumn(),
+        amount,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
 
 
 def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
@@ -95,6 +124,52 @@ def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
     for step in plan:
         line(console, f"  - {step}")
     return yes or typer.confirm("repair now?")
+
+
+# -- a store -----------------------------------------------------------------------------------------------------------
+
+
+def _of_store(store: str, as_json: bool) -> NoReturn:
+    try:
+        from headrace.storage.objects.doctor import examine_store
+    except ImportError:
+        fail("a store needs one more package: pip install 'headrace[objects,arrow]'", EXIT_USAGE)
+    bar = _bar(as_json, MofNCompleteColumn())
+    try:
+        with bar:
+            task = bar.add_task("examining", total=None)
+            report = examine_store(store, progress=lambda done, total: bar.update(task, completed=done, total=total))
+    except HeadraceError as error:
+        fail(str(error), EXIT_USAGE)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), ensure_ascii=False, indent=1))
+    else:
+        _print_store(report, Console())
+    raise typer.Exit(EXIT_PROBLEMS if report.problems else 0)
+
+
+def _print_store(report: "StoreReport", console: Console) -> None:
+    queues = [
+        QueueRow(
+            log.name,
+            log.first_offset,
+            log.next_offset,
+            log.size_bytes,
+            groups=[GroupRow(**asdict(group)) for group in log.groups],
+            problems=[Problem(report.store, 0, log.problem, RESTORE)] if log.problem else [],
+        )
+        for log in report.logs
+    ]
+    if queues:
+        console.print(_queue_table(queues))
+    if any(queue.groups for queue in queues):
+        console.print(_group_table(queues))
+    for number, problem in enumerate(report.problems, start=1):
+        line(console, f"{number}. {problem}")
+    messages = sum(queue.messages for queue in queues)
+    said = f"{count(len(queues), 'log')} with {count(messages, 'message')}"
+    clean = not report.problems
+    line(console, f"{'no' if clean else len(report.problems)} problems in {said}", style="green" if clean else "red")
 
 
 # -- how a report looks ------------------------------------------------------------------------------------------------

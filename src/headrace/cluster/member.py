@@ -38,7 +38,7 @@ class Member:
 
         `on_double` is told, in the event loop's thread, when another process takes part under the same name.
         """
-        self._records = Records(url, GROUP, max(_LEAST_TIMEOUT_MS, lease_ms))
+        self._records = Records(url, GROUP, max(_LEAST_TIMEOUT_MS, lease_ms // 2))
         self._records.prove_creation()
         self._me = me
         self._lease_ms = lease_ms

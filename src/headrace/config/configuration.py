@@ -67,7 +67,8 @@ def is_live(key: tuple[str, str]) -> bool:
 def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], flags: Flags) -> Configuration:
     """Everything that was configured. Without a file, `headrace.yaml` is read where there is one.
 
-    `queues` is the table of one queue. Raises Refused, naming file and line, variable or flag, and what was expected.
+    `queues` is the table of one queue. Raises Refused, naming file and line, variable or flag, and what was expected;
+    all that is wrong in a file is told at once, a line each.
     """
     if file is None and (named := environment.get(PREFIX + "CONFIG")):
         file = FilePath(named)
@@ -75,10 +76,10 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
         file = DEFAULT_FILE
     document = Document(file)
     table = root(queues)
-    try:
-        values = table.read(document.values)
-    except Fault as fault:
-        raise Refused(f"{document.where(fault.path)}: {fault}") from fault
+    faults = [f"{document.where(fault.path)}: {fault}" for fault in table.faults(document.values)]
+    if faults:
+        raise Refused("\n".join(faults))
+    values = table.read(document.values)
     entries = document.values.get("queues") if isinstance(document.values, dict) else None
     configuration = Configuration(Settings(), list(entries or []), document)
     origins = configuration.origins

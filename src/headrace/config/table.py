@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, cast, final
 
 from headrace.config.kinds import Kind, Unfit, shown
 from headrace.errors import Refused
@@ -51,33 +51,49 @@ class Table:
 
     def read(self, values: object, where: str = "", path: Path = ()) -> Values:
         """Every key with its value, the default where none is given. Raises Fault for the first that is wrong."""
+        for fault in self.faults(values, where, path):
+            raise fault
+        given = cast("Mapping[object, object]", values or {})
+        return {name: self._value(key, given.get(name), where, path) for name, key in self.keys.items()}
+
+    def faults(self, values: object, where: str = "", path: Path = ()) -> Iterator[Fault]:
+        """All that is wrong: keys that mean nothing and keys that are missing, then values."""
         if values is None:
             values = {}
         if not isinstance(values, Mapping):
-            raise Fault(path, where, f"must be a table of keys, not {shown(values)}")
+            yield Fault(path, where, f"must be a table of keys, not {shown(values)}")
+            return
         for name in values:
             if name not in self.keys:
                 known = ", ".join(sorted(self.keys))
-                raise Fault((*path, name), where, f"there is no key {shown(name)}; known are {known}")
+                yield Fault((*path, name), where, f"there is no key {shown(name)}; known are {known}")
         for name in self.required:
             if name not in values:
-                raise Fault(path, where, f"the key {name!r} is missing")
-        return {name: self._value(key, values.get(name), where, path) for name, key in self.keys.items()}
+                yield Fault(path, where, f"the key {name!r} is missing")
+        for name, key in self.keys.items():
+            yield from self._faults(key, values.get(name), where, path)
+
+    def _faults(self, key: Key, value: object, where: str, path: Path) -> Iterator[Fault]:
+        kind, here = key.kind, (*path, key.name)
+        if value is None:
+            return
+        if isinstance(kind, Table | Tables):
+            if isinstance(value, Mapping if isinstance(kind, Table) else list):
+                yield from kind.faults(value, _inner(where, key), here)
+            else:
+                noun = "a table of keys" if isinstance(kind, Table) else "a list"
+                yield Fault(here, where, f"{key.name!r} must be {noun}, not {shown(value)}")
+            return
+        try:
+            kind.read(value)
+        except Unfit as error:
+            yield Fault(here, where, f"{key.name!r} {error}, not {shown(value)}")
 
     def _value(self, key: Key, value: object, where: str, path: Path) -> object:
         kind = key.kind
         if isinstance(kind, Table | Tables):
-            if value is not None and not isinstance(value, Mapping if isinstance(kind, Table) else list):
-                noun = "a table of keys" if isinstance(kind, Table) else "a list"
-                raise Fault((*path, key.name), where, f"{key.name!r} must be {noun}, not {shown(value)}")
-            inner = f"{where}, {key.name}" if where else key.name
-            return kind.read(value, inner, (*path, key.name))
-        if value is None:
-            return key.default
-        try:
-            return kind.read(value)
-        except Unfit as error:
-            raise Fault((*path, key.name), where, f"{key.name!r} {error}, not {shown(value)}") from error
+            return kind.read(value, _inner(where, key), (*path, key.name))
+        return key.default if value is None else kind.read(value)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, Key]]:
         """Every single key with its path, tables entered; lists of tables are given as one."""
@@ -107,8 +123,17 @@ class Tables:
         assert isinstance(values, list)
         return [self.item.read(value, f"{where}[{at}]", (*path, at)) for at, value in enumerate(values)]
 
+    def faults(self, values: object, where: str, path: Path) -> Iterator[Fault]:
+        assert isinstance(values, list)
+        for at, value in enumerate(values):
+            yield from self.item.faults(value, f"{where}[{at}]", (*path, at))
+
     def schema(self) -> dict[str, object]:
         return {"type": "array", "items": self.item.schema()}
+
+
+def _inner(where: str, key: Key) -> str:
+    return f"{where}, {key.name}" if where else key.name
 
 
 def _described(key: Key) -> dict[str, object]:

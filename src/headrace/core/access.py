@@ -1,4 +1,4 @@
-"""Users and what they may do, kept in storage: add, change, remove, list, log in. The rules of it are in rights.py.
+"""Users and what they may do, kept in storage: add, change, remove, list, log in. See permissions.py and rights.py.
 
 A change counts at once, for connections that are open too; `done` hears when it would survive a crash, or that it is
 taken back because it could not be stored. Nothing is ever told about a password.
@@ -6,8 +6,8 @@ taken back because it could not be stored. Nothing is ever told about a password
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
-from typing import Final, TypeVar, final
+from dataclasses import replace
+from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.account import Account
@@ -15,6 +15,14 @@ from headrace.core.bearers import Bearers, Tokens, is_token
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Admit, Background, Login, Logins
 from headrace.core.passwords import hash_password
+from headrace.core.permissions import (
+    Change,
+    Permissions,
+    place_of,
+    to_bytes,
+    with_permission,
+    with_topic_permission,
+)
 from headrace.core.rights import Permission, Rights, TopicPermission
 from headrace.core.scopes import Grants
 from headrace.core.topology import DEFAULT_HOST
@@ -22,12 +30,7 @@ from headrace.core.users import GUEST, Limits, User, check_name, check_tags, gue
 from headrace.errors import HeadraceError, NotFound, Refused
 from headrace.storage.api import HOSTS, PERMISSIONS, TOPIC_PERMISSIONS, USERS, Commit, Done, Engine
 
-_SEPARATOR: Final = "\0"
 _MAX_PASSWORD_BYTES: Final = 1024
-
-_Kind = TypeVar("_Kind", Permission, TopicPermission)
-_Change = tuple[str, bytes, bytes | None]
-"""A table, a key in it, and its value from now on."""
 
 
 @final
@@ -42,11 +45,7 @@ class Access:
         self._tokens: Tokens | None = None
         self._bearers = Bearers(clock)
         self._accounts: dict[str, Account] = {}
-        self._permissions: dict[tuple[str, str], Permission] = {}
-        """By user and host."""
-        self._topics: dict[tuple[str, str], dict[str, TopicPermission]] = {}
-        """By user and host, then by exchange."""
-        self._rights: dict[tuple[str, str], Rights] = {}
+        self._permissions = Permissions()
         hosts.on_delete.append(self._forget_host)
         if engine.get(HOSTS, DEFAULT_HOST.encode()) is None:
             self._begin()
@@ -58,9 +57,8 @@ class Access:
         """A fresh directory: guest may do everything in the default host. Once removed, guest does not come back."""
         everything = Permission(GUEST, DEFAULT_HOST, ".*", ".*", ".*")
         commit = Commit()
-        commit.put(HOSTS, DEFAULT_HOST.encode(), _json({"name": DEFAULT_HOST}))
-        commit.put(USERS, GUEST.encode(), _json(guest().to_json()))
-        commit.put(PERMISSIONS, _key(DEFAULT_HOST, GUEST), _json(asdict(everything)))
+        commit.put(HOSTS, DEFAULT_HOST.encode(), to_bytes({"name": DEFAULT_HOST}))
+        _add(commit, [_user_change(guest()), with_permission(everything)])
         self._engine.commit(commit, _raise)
         self._engine.sync()
 
@@ -90,21 +88,7 @@ class Access:
         """What the user may do in the virtual host; None when it may not even enter."""
         if account.grants is not None:
             return _granted(account, account.grants, host)
-        return self._stored_rights(account.name, host)
-
-    def _stored_rights(self, user: str, host: str) -> Rights | None:
-        if (user, host) not in self._permissions:
-            return None
-        rights = self._rights.get((user, host))
-        if rights is None:
-            rights = self._rights[user, host] = Rights(user, host)
-            self._grant(user, host)
-        return rights
-
-    def _grant(self, user: str, host: str) -> None:
-        rights = self._rights.get((user, host))
-        if rights is not None:
-            rights.grant(self._permissions.get((user, host)), self._topics.get((user, host), {}))
+        return self._permissions.rights(account.name, host)
 
     # -- users -------------------------------------------------------------------------------------------------------
 
@@ -164,18 +148,14 @@ class Access:
     def delete_user(self, name: str, done: Done) -> None:
         """Remove a user with all its permissions; its connections are ended. Raises NotFound."""
         self.account(name)
-        changes: list[_Change] = [(USERS, name.encode(), None)]
-        changes += [(PERMISSIONS, _key(host, user), None) for user, host in self._permissions if user == name]
-        for (user, host), topics in self._topics.items():
-            if user == name:
-                changes += [(TOPIC_PERMISSIONS, _key(host, user, exchange), None) for exchange in topics]
+        changes: list[Change] = [(USERS, name.encode(), None), *self._permissions.without_user(name)]
         self._change(changes, done)
 
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def permissions(self) -> list[Permission]:
         """All permissions, by host and user."""
-        return sorted(self._permissions.values(), key=lambda permission: (permission.host, permission.user))
+        return self._permissions.all()
 
     def put_permission(self, permission: Permission, done: Done) -> None:
         """Let a user into a virtual host, to do this much there.
@@ -184,34 +164,25 @@ class Access:
         """
         self._check_ends(permission.user, permission.host)
         permission.check()
-        key = _key(permission.host, permission.user)
-        self._change([(PERMISSIONS, key, _json(asdict(permission)))], done)
+        self._change([with_permission(permission)], done)
 
     def delete_permission(self, user: str, host: str, done: Done) -> None:
         """Let a user into a virtual host no more. Raises NotFound when it could not enter anyway."""
-        if (user, host) not in self._permissions:
-            raise NotFound(f"user '{user}' has no permissions in vhost '{host}'")
-        self._change([(PERMISSIONS, _key(host, user), None)], done)
+        self._change(self._permissions.without(user, host), done)
 
     def topic_permissions(self) -> list[TopicPermission]:
         """All topic permissions, by host, user and exchange."""
-        found = [permission for topics in self._topics.values() for permission in topics.values()]
-        return sorted(found, key=lambda permission: (permission.host, permission.user, permission.exchange))
+        return self._permissions.topics()
 
     def put_topic_permission(self, permission: TopicPermission, done: Done) -> None:
         """Bound a user to some topics of an exchange. Raises NotFound for the user and the host, Refused as above."""
         self._check_ends(permission.user, permission.host)
         permission.check()
-        key = _key(permission.host, permission.user, permission.exchange)
-        self._change([(TOPIC_PERMISSIONS, key, _json(asdict(permission)))], done)
+        self._change([with_topic_permission(permission)], done)
 
     def delete_topic_permissions(self, user: str, host: str, done: Done, exchange: str | None = None) -> None:
         """Bound a user no more, in one exchange or in all. Raises NotFound when there was no bound."""
-        topics = self._topics.get((user, host), {})
-        names = [name for name in topics if exchange is None or name == exchange]
-        if not names:
-            raise NotFound(f"user '{user}' has no topic permissions there in vhost '{host}'")
-        self._change([(TOPIC_PERMISSIONS, _key(host, user, name), None) for name in names], done)
+        self._change(self._permissions.without_topics(user, host, exchange), done)
 
     def _check_ends(self, user: str, host: str) -> None:
         self.account(user)
@@ -220,13 +191,9 @@ class Access:
 
     # -- storing -----------------------------------------------------------------------------------------------------
 
-    def _change(self, changes: list[_Change], done: Done) -> None:
+    def _change(self, changes: list[Change], done: Done) -> None:
         commit = Commit()
-        for table, key, value in changes:
-            if value is None:
-                commit.delete(table, key)
-            else:
-                commit.put(table, key, value)
+        _add(commit, changes)
 
         def stored(error: HeadraceError | None) -> None:
             if error is not None:
@@ -239,37 +206,21 @@ class Access:
             self._take(table, key, value)
         self._restrict(changes)
 
-    def _restrict(self, changes: list[_Change]) -> None:
+    def _restrict(self, changes: list[Change]) -> None:
         """Sessions and consumers read no more than their users still may, connected or not."""
-        keys = [key.decode().split(_SEPARATOR) for table, key, _ in changes if table != USERS]
-        for host, user in dict.fromkeys([(host, user) for host, user, *_ in keys]):
+        places = [place_of(key) for table, key, _ in changes if table != USERS]
+        for host, user in dict.fromkeys(places):
             broker = self._hosts.find(host)
             if broker is not None:
-                broker.sessions.restrict(user, self._stored_rights(user, host))
-            rights = self._rights.get((user, host))
-            for look in list(rights.watchers.values()) if rights is not None else ():
-                look()
+                broker.sessions.restrict(user, self._permissions.rights(user, host))
+            self._permissions.tell(user, host)
 
     def _take(self, table: str, key: bytes, value: bytes | None) -> None:
         """Have in memory what storage has, or is about to have."""
         if table == USERS:
             self._take_user(key.decode(), None if value is None else User.from_json(json.loads(value)))
-            return
-        host, user, *exchange = key.decode().split(_SEPARATOR)
-        if table == PERMISSIONS:
-            if value is None:
-                self._permissions.pop((user, host), None)
-            else:
-                self._permissions[user, host] = _read(Permission, value)
         else:
-            topics = self._topics.setdefault((user, host), {})
-            if value is None:
-                topics.pop(exchange[0], None)
-            else:
-                topics[exchange[0]] = _read(TopicPermission, value)
-            if not topics:
-                del self._topics[user, host]
-        self._grant(user, host)
+            self._permissions.take(table, key, value)
 
     def _take_user(self, name: str, user: User | None) -> None:
         account = self._accounts.get(name)
@@ -285,13 +236,10 @@ class Access:
 
     def _forget_host(self, host: str, commit: Commit) -> None:
         """A virtual host goes: so do the permissions there, in the same commit."""
-        found = [(PERMISSIONS, _key(host, user)) for user, where in self._permissions if where == host]
-        for (user, where), topics in self._topics.items():
-            if where == host:
-                found += [(TOPIC_PERMISSIONS, _key(host, user, exchange)) for exchange in topics]
-        for table, key in found:
-            commit.delete(table, key)
-            self._take(table, key, None)
+        changes = self._permissions.without_host(host)
+        _add(commit, changes)
+        for table, key, value in changes:
+            self._take(table, key, value)
 
 
 def _granted(account: Account, grants: Grants, host: str) -> Rights | None:
@@ -306,23 +254,16 @@ def _granted(account: Account, grants: Grants, host: str) -> Rights | None:
     return rights
 
 
-def _user_change(user: User) -> _Change:
-    return USERS, user.name.encode(), _json(user.to_json())
+def _user_change(user: User) -> Change:
+    return USERS, user.name.encode(), to_bytes(user.to_json())
 
 
-def _key(*names: str) -> bytes:
-    return _SEPARATOR.join(names).encode()
-
-
-def _read(kind: type[_Kind], value: bytes) -> _Kind:
-    """What was stored; members that are not known are ignored."""
-    known = {name: text for name, text in json.loads(value).items() if name in kind.__dataclass_fields__}
-    found: _Kind = kind(**known)
-    return found
-
-
-def _json(values: object) -> bytes:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+def _add(commit: Commit, changes: list[Change]) -> None:
+    for table, key, value in changes:
+        if value is None:
+            commit.delete(table, key)
+        else:
+            commit.put(table, key, value)
 
 
 def _raise(error: HeadraceError | None) -> None:

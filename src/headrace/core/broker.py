@@ -40,7 +40,7 @@ from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish, Transaction
-from headrace.core.turn import Confirm
+from headrace.core.turn import Confirm, ConfirmAll
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message, Source
@@ -105,6 +105,56 @@ class Broker:
         if source.exchange and self.topology.reaches_subscribers(source.exchange, source.topic, headers, extra_keys):
             return self._publish(queues, message, confirm, self.pubsub.route(topic_of(source)))
         return self._publish(queues, message, confirm)
+
+    def publish_all(
+        self,
+        messages: list[Message],
+        confirm: ConfirmAll | None = None,
+        headers: Mapping[str, object] | None = None,
+        extra_keys: Sequence[str] = (),
+    ) -> int:
+        """The same for one message or many that differ in nothing but their payloads; one call may confirm several.
+
+        All go to the same queues, so that is decided once, and limits are looked at where there are any.
+        """
+        source = messages[0].source
+        queues = self._route(messages[0], headers, extra_keys)
+        is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
+            source.exchange, source.topic, headers, extra_keys
+        )
+        if not is_heard and self._stage_all(queues, messages, confirm):
+            return len(queues)
+        meant = 0
+        for message in messages:
+            meant = self.publish(message, _one_of(confirm), headers, extra_keys)
+        return meant
+
+    def _stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
+        """Whether all queues take all messages without a look at each; nothing is done where they do not."""
+        _check_storable(messages[0])
+        sizes = [len(message.payload) for message in messages]
+        largest = max(sizes)
+        for queue in queues:
+            if not queue.takes_all(largest):
+                return False
+        size_bytes = sum(sizes)
+        line = self._line
+        turn = line.open()
+        is_synced = False
+        for queue in queues:
+            is_synced = is_synced or queue.is_synced
+            turn.publish_all(queue, messages, size_bytes)
+        if confirm is not None:
+            for queue in queues:
+                if queue.ack_timeout_us:
+                    turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
+            count, tell = len(messages), confirm
+            turn.confirms.append(lambda error: tell(count, error))
+            if not is_synced:
+                turn.unsynced += 1
+        if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
+            line.look()
+        return True
 
     def publish_topic(
         self,
@@ -493,6 +543,27 @@ class Broker:
         else:
             self._line.pump_soon(group.queue)
 
+    def acknowledge(self, deliveries: list[Delivery]) -> None:
+        """End many deliveries well, in their order; those that are not pending any more are passed over."""
+        turn, now_us = self._line.turn, self._clock.now_us()
+        at, end = 0, len(deliveries)
+        while at < end:
+            consumer, group = deliveries[at].consumer, deliveries[at].group
+            stop = at + 1
+            while stop < end and deliveries[stop].consumer is consumer and deliveries[stop].group is group:
+                stop += 1
+            some = deliveries if stop - at == end else deliveries[at:stop]
+            at = stop
+            if group.queue.is_gone:
+                for delivery in some:
+                    consumer.release(delivery.offset)
+                continue
+            group.acknowledge(turn, consumer, some, now_us)
+            if group.is_drained:
+                self._line.settled()
+            else:
+                self._line.pump_soon(group.queue)
+
     def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
         """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
         members = self._group(name, group)
@@ -721,6 +792,10 @@ def _check_storable(message: Message) -> None:
             f"a message with priority {message.priority} and a topic of {len(topic)} characters cannot "
             f"be stored: priorities go from 0 to 255, topics have {MAX_TOPIC_BYTES} bytes at most"
         )
+
+
+def _one_of(confirm: ConfirmAll | None) -> Confirm | None:
+    return None if confirm is None else lambda error: confirm(1, error)
 
 
 def _with(confirm: Confirm, refusal: HeadraceError) -> Confirm:

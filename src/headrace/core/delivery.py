@@ -36,10 +36,11 @@ class Credit:
         self.limit = limit or UNLIMITED
         self._wake()
 
-    def give_back(self) -> None:
-        """One message less is held."""
-        self.used -= 1
-        if self.used + 1 == self.limit:
+    def give_back(self, count: int) -> None:
+        """So many messages less are held."""
+        was_full = self.used >= self.limit
+        self.used -= count
+        if was_full and self.used < self.limit:
             self._wake()
 
     def _wake(self) -> None:
@@ -161,9 +162,17 @@ class Consumer:
         if offset not in self.held:
             return
         self.held.remove(offset)
-        self.credit.used -= 1
+        self._give_back(1)
+
+    def release_all(self, offsets: list[int]) -> None:
+        """The same for many, all of which it holds."""
+        self.held.difference_update(offsets)
+        self._give_back(len(offsets))
+
+    def _give_back(self, count: int) -> None:
+        self.credit.used -= count
         if self.shared is not None:
-            self.shared.give_back()
+            self.shared.give_back(count)
         if not self.in_turn:
             self.wake()
 

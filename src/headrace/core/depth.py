@@ -108,6 +108,11 @@ class Depth:
         if self._max_bytes is not None:
             self._bytes += size_bytes
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it must be told of each message that is settled."""
+        return self._max_bytes is not None
+
     def settled(self, message: Message) -> None:
         """The only group, if there is only one, is done with a message."""
         if self._max_bytes is not None and len(self._queue.work_groups()) == 1:

@@ -121,6 +121,10 @@ class Group(ABC):
         """End one delivery. Raises Refused when this consumer does not hold that offset."""
 
     @abstractmethod
+    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+        """End many deliveries of a consumer well; those that it does not hold any more are passed over."""
+
+    @abstractmethod
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         """A member goes; what it holds goes back in line."""
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Final, final
 
-from headrace.core.delivery import Delivery
+from headrace.core.delivery import Consumer, Delivery
 
 _SLACK: Final = 1024
 
@@ -54,6 +54,17 @@ class Leases:
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
         return self._deliveries.pop(offset)
+
+    def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
+        """Those of these that the consumer holds, which are held no more."""
+        held = self._deliveries
+        ended: list[Delivery] = []
+        for delivery in deliveries:
+            lease = held.get(delivery.offset)
+            if lease is not None and lease.consumer is consumer:
+                del held[delivery.offset]
+                ended.append(lease)
+        return ended
 
     def clear(self) -> None:
         self._deliveries.clear()

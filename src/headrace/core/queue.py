@@ -150,6 +150,13 @@ class Queue:
             self._depth.stage(message)
         turn.publish(self, message if definition.message_ttl_ms is None else self.stamped(message, now_us))
 
+    def takes_all(self, largest_bytes: int) -> bool:
+        """Whether messages up to that size go into the log as they are, however many and whatever they say."""
+        definition = self.definition
+        if self.refusal is not None or self.selector is not None or self._depth.is_limited:
+            return False
+        return definition.message_ttl_ms is None and largest_bytes <= definition.max_message_bytes
+
     def accept_encoded(self, turn: Turn, rows: Encoded, now_us: int) -> None:
         """The same for many messages at once, of which all are taken or none."""
         if self.refusal is not None:
@@ -441,6 +448,15 @@ class Queue:
     def settled(self, message: Message, group: Group) -> None:
         """A group is done with a message."""
         self._depth.settled(message)
+
+    def settled_all(self, turn: Turn, group: Group, deliveries: list[Delivery], now_us: int) -> None:
+        """A group is done with these, well."""
+        if self._depth.counts_bytes:
+            for delivery in deliveries:
+                self._depth.settled(delivery.message)
+        if self._history is not None:
+            for delivery in deliveries:
+                self.note_end(turn, group, delivery.offset, delivery.attempts, "done", now_us)
 
     def dead_letter(
         self, turn: Turn, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int

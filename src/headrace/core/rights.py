@@ -96,6 +96,11 @@ class Rights:
         for names in self._allowed.values():
             names.clear()
 
+    def tell(self) -> None:
+        """Have everybody look who does something by these rights: they may be others now."""
+        for look in list(self.watchers.values()):
+            look()
+
     # -- names and topics --------------------------------------------------------------------------------------------
 
     def may(self, what: str, name: str) -> bool:

@@ -1,6 +1,7 @@
 """A stream group: a cursor over a log that keeps everything. No claims, no retries: see work.py for those."""
 
 import heapq
+from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, final
 
@@ -29,6 +30,17 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
+class _Run:
+    """Neighbouring offsets that were given out together, without the first of them that are settled."""
+
+    __slots__ = ("start", "stop")
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start = start
+        self.stop = stop
+
+
+@final
 class StreamGroup(Group):
     """Readers that share a cursor; how far they are is committed as they acknowledge, or every few seconds."""
 
@@ -38,12 +50,16 @@ class StreamGroup(Group):
         self._selector: Selector | None = None
         state.cursor = max(state.committed, queue.first_offset)  # what was read and not committed is read again
         self._held: dict[int, Consumer] = {}
-        self._lowest_held: list[int] = []
-        """A heap of what is held, and of what was settled since the last look."""
+        self._runs: deque[_Run] = deque()
+        """What is held, in order, and what was settled since the last look."""
+        self._late: list[int] = []
+        """A heap of the same, for what was given out after others of higher offset."""
         self._again: list[int] = []
         """A heap of what members held that left: others read it."""
         self._given = state.cursor
         """Whatever is below and read now was delivered before."""
+        self._given_before = self._given
+        """The same, as it was before the present round of deliveries: each in it is a first one to somebody."""
         self._acknowledged = False
         self._commit_at_us = 0
 
@@ -121,27 +137,31 @@ class StreamGroup(Group):
 
     def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
         found: list[Found] = []
+        self._given_before = self._given
         first = self.queue.first_offset
         state = self.state
         start = state.cursor = max(state.cursor, first)
         messages: list[Message] = []
+        is_filtered = self.filter is not None or self._selector is not None
         try:
             self._find_again(found, room, first, now_us)
             left = room - len(found)
-            is_filtered = self.filter is not None or self._selector is not None
             most = max(left, FILTERED_AT_ONCE) if is_filtered else left
             messages = self.queue.log.read(start, most) if left else []
         except Unavailable:
             if not found:
                 raise
+        offset = start
         for message in messages:
-            offset = state.cursor
-            state.cursor += 1
-            if self._admits(message, now_us):
-                found.append((offset, message))
-                if len(found) == room:
-                    break
-        if state.cursor > start or found:
+            if (message.expires_us or is_filtered) and not self._admits(message, now_us):
+                offset += 1
+                continue
+            found.append((offset, message))
+            offset += 1
+            if len(found) == room:
+                break
+        state.cursor = offset
+        if offset > start or found:
             self._commit_later(now_us)
         return found
 
@@ -160,18 +180,29 @@ class StreamGroup(Group):
         return self._selector is None or self.queue.fits(self._selector, message)
 
     def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
-        deliveries: list[Delivery] = []
-        given = self._given
-        self._count(len(share), sum([offset < given for offset, _ in share]) if share[0][0] < given else 0)
-        for offset, message in share:
-            deliveries.append(Delivery(self, consumer, offset, message, 1, offset < self._given))
-            self._given = max(self._given, offset + 1)
-            if not consumer.auto_ack:
-                self._held[offset] = consumer
-                heapq.heappush(self._lowest_held, offset)
-        if len(self._lowest_held) > 2 * len(self._held) + _SLACK:
-            self._lowest_held = sorted(self._held)
-        return deliveries
+        before = self._given_before
+        again = sum([offset < before for offset, _ in share]) if share[0][0] < before else 0
+        self._count(len(share), again)
+        if not consumer.auto_ack:
+            self._hold(consumer, share, before)
+        self._given = max(self._given, share[-1][0] + 1)
+        return [Delivery(self, consumer, offset, message, 1, offset < before) for offset, message in share]
+
+    def _hold(self, consumer: Consumer, share: list[Found], before: int) -> None:
+        held = self._held
+        first = last = -1
+        for offset, _ in share:
+            held[offset] = consumer
+            if offset < before:
+                heapq.heappush(self._late, offset)
+            elif first < 0:
+                first = offset
+            last = offset
+        if first >= 0:
+            self._runs.append(_Run(first, last + 1))
+        if len(self._runs) + len(self._late) > 2 * len(held) + _SLACK:
+            self._late.clear()
+            self._runs = deque([_Run(offset, offset + 1) for offset in sorted(held)])
 
     def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
         return  # reading on is all there is to it
@@ -197,6 +228,15 @@ class StreamGroup(Group):
         else:
             self._commit_later(now_us)  # a stream is read again by seeking, so even this one is behind us
 
+    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+        held = self._held
+        offsets = [delivery.offset for delivery in deliveries if held.get(delivery.offset) is consumer]
+        for offset in offsets:
+            del held[offset]
+        if offsets:
+            consumer.release_all(offsets)
+            self._acknowledged = self.auto_commit
+
     def commit(self, turn: Turn, offset: int) -> None:
         """Everything below `offset` is processed; going back takes a seek. Raises Refused above the cursor."""
         if offset > self.state.cursor:
@@ -214,7 +254,8 @@ class StreamGroup(Group):
         for held, consumer in self._held.items():
             consumer.release(held)
         self._held.clear()
-        self._lowest_held.clear()
+        self._runs.clear()
+        self._late.clear()
         self._again.clear()
         self._given = offset
         commit = turn.commit_for(self.queue)
@@ -267,10 +308,18 @@ class StreamGroup(Group):
 
     def _checkpoint(self, turn: Turn) -> None:
         """Commit up to the oldest message that a reader still holds or has yet to get."""
-        lowest = self._lowest_held
-        while lowest and lowest[0] not in self._held:
-            heapq.heappop(lowest)
-        safe = min([self.state.cursor, *lowest[:1], *self._again[:1]])
+        held, runs, late = self._held, self._runs, self._late
+        while late and late[0] not in held:
+            heapq.heappop(late)
+        safe = min([self.state.cursor, *late[:1], *self._again[:1]])
+        while runs and runs[0].start < safe:
+            run = runs[0]
+            while run.start < run.stop and run.start not in held:
+                run.start += 1
+            if run.start < run.stop:
+                safe = min(safe, run.start)
+                break
+            runs.popleft()
         if safe > self.state.committed:
             self._commit(turn, safe)
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
 Confirm = Callable[[HeadraceError | None], None]
+ConfirmAll = Callable[[int, HeadraceError | None], None]
+"""Told how many of those that were published together are meant."""
 
 
 @final
@@ -87,6 +89,14 @@ class Turn:
         """Have publishers wait until then, at most."""
         if not self.ack_due_us or due_us < self.ack_due_us:
             self.ack_due_us = due_us
+
+    def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        staged = self.published.get(queue)
+        if staged is None:
+            self.published[queue] = list(messages)
+        else:
+            staged += messages
 
     def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
         self.size_bytes += rows.payload_bytes

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, final
 
 from headrace.model import Message
-from headrace.storage.api import Log
+from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class UnbornLog(Log):
     def groups(self) -> Mapping[str, GroupState]:
         return {}
 
-    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+    def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         return []
 
     def find(self, timestamp_us: int) -> int:

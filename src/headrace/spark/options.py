@@ -21,6 +21,9 @@ WORK_MODE: Final = "work"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
+_STORES: Final = ("s3", "gs", "az")
+"""Stores that other processes than the broker's can read, besides directories."""
+
 _COMMON: Final = ("url", "vhost", "user", "password", "path", "paths")
 _READ: Final = (
     *_COMMON,
@@ -67,10 +70,13 @@ class Position:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a read was asked for. `server` is None when `directory` is read without a broker."""
+    """What a read was asked for. `server` is None when a directory or a store is read without a broker."""
 
     server: Server | None
     directory: str
+    """A data directory, or the directory of a store: what is there tells which."""
+    store: str
+    """The URL of a store, where it can be nothing else."""
     vhost: str
     queues: tuple[str, ...]
     starting: Position
@@ -105,12 +111,13 @@ class WriteOptions:
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Raises Refused when an option is unknown, missing, or makes no sense."""
     options = _checked(given, _READ)
-    server, directory = _place(options)
+    server, directory, store = _place(options)
     group = options.get("consumergroup", "")
     is_work = _choice(options, "mode", (LOG_MODE, WORK_MODE)) == WORK_MODE
     if server is None and (group or is_work):
         raise Refused(
-            f"option {'mode=work' if is_work else 'consumerGroup'} needs a broker: a data directory is only read. "
+            f"option {'mode=work' if is_work else 'consumerGroup'} needs a broker: a data directory or a store is "
+            f"only read. "
             f"Set url to the broker's HTTP address, such as http://localhost:15672"
         )
     for name in _NOT_FOR_WORK if is_work else _ONLY_FOR_WORK:
@@ -119,6 +126,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         server,
         directory,
+        store,
         options.get("vhost", "/"),
         _queues(options),
         _position(options, "startingOffsets", EARLIEST),
@@ -139,10 +147,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises Refused when an option is unknown, missing, or makes no sense."""
     options = _checked(given, _WRITE)
-    server, directory = _place(options)
+    server, directory, store = _place(options)
     if server is None:
         raise Refused(
-            f"{directory} cannot be written to directly: messages go through a broker. "
+            f"{directory or store} cannot be written to directly: messages go through a broker. "
             f"Set option url to its HTTP address, such as http://localhost:15672"
         )
     queue, exchange, topic = options.get("path"), options.get("exchange"), options.get("topic")
@@ -169,12 +177,13 @@ def _checked(given: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, st
     return options
 
 
-def _place(options: Mapping[str, str]) -> tuple[Server | None, str]:
+def _place(options: Mapping[str, str]) -> tuple[Server | None, str, str]:
+    """A broker, or a directory, or a store."""
     url = options.get("url", os.environ.get("HEADRACE_URL", ""))
     if not url:
         raise Refused(
-            "option url is missing: http://host:15672 for a broker, or the path of a data directory "
-            "(the environment variable HEADRACE_URL serves as a default)"
+            "option url is missing: http://host:15672 for a broker, the path of a data directory, "
+            "or the URL of a store (the environment variable HEADRACE_URL serves as a default)"
         )
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
@@ -187,15 +196,17 @@ def _place(options: Mapping[str, str]) -> tuple[Server | None, str]:
         if not parts.hostname:
             raise Refused(f"option url {_without_password(url)!r} names no host")
         server = Server(parts.hostname, port, parts.scheme == "https", user, password, options.get("vhost", "/"))
-        return server, ""
+        return server, "", ""
     if parts.scheme == "file":
-        return None, unquote(parts.path)
+        return None, unquote(parts.path), ""
+    if parts.scheme in _STORES:
+        return None, "", url
     if parts.scheme and "://" in url:
         raise Refused(
-            f"option url {_without_password(url)!r}: {parts.scheme}:// cannot be read; "
-            f"use http:// or https:// for a broker, or file:// or a path for a data directory"
+            f"option url {_without_password(url)!r}: {parts.scheme}:// cannot be read; use http:// or https:// for a "
+            f"broker, file:// or a path for a data directory, or s3://, gs:// or az:// for a store"
         )
-    return None, url
+    return None, url, ""
 
 
 def _without_password(url: str) -> str:

@@ -1,9 +1,10 @@
-"""Where queues are read from, and what of them one task reads. The two places are directory.py and broker.py."""
+"""Where queues are read from, and what of them one task reads. The places are directory.py, store.py and broker.py."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -11,6 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from headrace.errors import NotFound
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
+from headrace.storage.objects.keys import DATABASE
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class WorkPartition(InputPartition):
 
 
 class Place(ABC):
-    """Queues that can be read: a data directory, or a broker."""
+    """Queues that can be read: a data directory, a store, or a broker."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -111,13 +113,22 @@ class Place(ABC):
 
 def open_place(options: ReadOptions) -> Place:
     """The place that the options name. Raises Unavailable when it cannot be reached."""
-    if options.server is None:
-        from headrace.spark.directory import Directory
+    if options.server is not None:
+        from headrace.spark.broker import BrokerPlace
 
-        return Directory(options)
-    from headrace.spark.broker import BrokerPlace
+        return BrokerPlace(options)
+    if options.store or is_store(options.directory):
+        from headrace.spark.store import Store
 
-    return BrokerPlace(options)
+        return Store(options)
+    from headrace.spark.directory import Directory
+
+    return Directory(options)
+
+
+def is_store(directory: str) -> bool:
+    """Whether a store is there rather than a data directory: it has the manifest of a database."""
+    return (Path(directory) / DATABASE / "manifest").is_dir()
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

@@ -49,6 +49,7 @@ DEFINITIONS: Final = frozenset({QUEUES, EXCHANGES, BINDINGS, HOSTS, USERS, PERMI
 MAX_NAME_BYTES: Final = 512
 MAX_TEXT_BYTES: Final = 65535
 MAX_COMMIT_BYTES: Final = 1 << 30
+NO_LIMIT: Final = 1 << 60
 _MAX_NUMBER: Final = (1 << 63) - 1
 
 Done = Callable[[HeadraceError | None], None]
@@ -177,6 +178,11 @@ class Commit:
 
     def commit_offset(self, log: str, group: str, offset: int) -> None:
         """Declare everything below `offset` finished."""
+        if self.steps:
+            last = self.steps[-1]
+            if last.kind == COMMITTED and last.start <= offset and last.group == group and last.log == log:
+                last.start = offset
+                return
         self.steps.append(Transition(COMMITTED, log, group, offset))
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
@@ -225,7 +231,7 @@ class Log(ABC):
         """The groups by name. Read them; they change only through commits."""
 
     @abstractmethod
-    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+    def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         """The messages from `offset` on: at least one unless the end is reached, then as many as both bounds allow.
 
         Raises Refused below `first_offset` and Corrupt where the stored bytes are damaged.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import Truncated, Unavailable
 from headrace.model import Message
-from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit, check_name, check_step
+from headrace.storage.api import NO_LIMIT, Commit, Done, Engine, Log, Wake, check_commit, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class MemoryLog(Log):
     def exists(self) -> bool:
         return self.next_offset > 0 or bool(self._groups)
 
-    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+    def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         if offset < self.first_offset:
             raise Truncated(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
         found: list[Message] = []

@@ -29,7 +29,7 @@ MESSAGES = 20
 
 @pytest.fixture
 def cluster(tmp_path: Path, s3: S3) -> Iterator[Cluster]:
-    with Cluster(tmp_path, s3.url, "6s", s3.environment) as running:
+    with Cluster(tmp_path, s3.url, "10s", s3.environment) as running:
         yield running
 
 
@@ -99,20 +99,14 @@ def verify(cluster: Cluster, publishers: list[Publisher]) -> None:
     assert all("Traceback" not in node.log() for node in cluster.nodes.values())
 
 
-def test_nothing_confirmed_is_lost_when_the_owner_is_killed_and_the_next_is_stopped(cluster: Cluster) -> None:
+def test_nothing_confirmed_is_lost_when_the_owner_is_killed(cluster: Cluster) -> None:
     publishers = started(cluster)
     go_on(publishers)
     killed = cluster.owner()
     killed.kill()
     cluster.owner()
     go_on(publishers, without=killed)
-    stopped = cluster.owner()
-    stopped.pause()
-    cluster.owner()
-    stopped.resume()
-    go_on(publishers, without=killed)
 
-    assert stopped.is_alive
     verify(cluster, publishers)
 
 

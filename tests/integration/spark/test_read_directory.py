@@ -190,7 +190,7 @@ def test_a_queue_that_was_deleted_and_declared_again_is_not_mistaken(directory: 
         ("nothing", {}, "no queue 'nothing' in .*; there are: orders"),
         ("orders", {"startingOffset": 1}, "did you mean startingOffsets"),
         ("orders", {"url": "/nowhere/at/all"}, "is no data directory"),
-        ("orders", {"url": "s3://bucket/x"}, "s3:// cannot be read"),
+        ("orders", {"url": "ftp://host/x"}, "ftp:// cannot be read"),
     ],
 )
 def test_what_cannot_be_read_is_said_on_the_driver(

@@ -149,6 +149,18 @@ def test_what_is_wrong_is_said_with_file_line_key_and_what_was_expected(text: st
     assert words in message
 
 
+def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:
+    message = _refusal(
+        "listeners:\n  amqp: many\n  htpp: 1\nqueues:\n  - type: clasic\n    name: a\n  - limits: {max_depth: -1}\n"
+    )
+
+    assert [line.split(": ")[0] for line in message.splitlines()] == [
+        f"conf/broker.yaml:{number}" for number in (3, 2, 5, 7, 7)
+    ]
+    for words in ("'htpp'", "'many'", "'clasic'", "'name' is missing", "'max_depth'"):
+        assert words in message
+
+
 @pytest.mark.parametrize(
     ("text", "where", "words"),
     [

@@ -5,6 +5,7 @@ import pytest
 from headrace.core.definition import QueueDefinition, Retry, declared
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.errors import PreconditionFailed, Refused
+from headrace.model import Message
 from tests.house import House
 from tests.unit.core.conftest import World
 
@@ -543,3 +544,86 @@ def test_a_queue_that_keeps_no_history_has_none(house: House) -> None:
 
     assert house.broker.history("q") == []
     assert list(house.broker.topology.queues) == ["q"]
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def publish_all(house: House, topic: str, *payloads: str, exchange: str = "") -> list[tuple[int, bool]]:
+    """Publish what differs in nothing but the payload; how many each confirm was for, and whether they were taken."""
+    confirmed: list[tuple[int, bool]] = []
+    first = house.message(payloads[0], topic, exchange)
+    messages = [Message(first.source, text.encode(), first.timestamp_us) for text in payloads]
+    house.broker.publish_all(messages, lambda count, error: confirmed.append((count, error is None)))
+    house.run()
+    return confirmed
+
+
+def test_many_messages_to_several_queues_are_stored_in_each_and_confirmed_as_one(world: World) -> None:
+    house = world.house
+    house.exchange("x", "fanout")
+    for name in ("a", "b"):
+        house.broker.declare(declared(name, durable=True))
+        house.bind("x", name)
+
+    assert publish_all(house, "key", "1", "2", "3", exchange="x") == [(3, True)]
+
+    world.restart()
+    assert (texts(world.house, "a"), texts(world.house, "b")) == (["1", "2", "3"], ["1", "2", "3"])
+
+
+def test_of_many_messages_a_full_queue_takes_those_that_it_has_room_for(house: House) -> None:
+    arguments = {"x-max-length": 2, "x-overflow": "reject-publish"}
+    house.broker.declare(declared("q", durable=True, arguments=arguments))
+
+    assert publish_all(house, "q", "1", "2", "3", "4") == [(1, True), (1, True), (1, False), (1, False)]
+    assert texts(house, "q") == ["1", "2"]
+
+
+def test_of_many_messages_only_those_that_are_too_large_are_refused(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_message_bytes=3))
+
+    assert publish_all(house, "q", "1", "four", "2") == [(1, True), (1, False), (1, True)]
+    assert texts(house, "q") == ["1", "2"]
+
+
+def test_many_messages_that_nobody_wants_are_confirmed_and_said_to_be_unroutable(house: House) -> None:
+    message = house.message("1", "nowhere")
+    confirmed: list[int] = []
+
+    assert house.broker.publish_all([message, message], lambda count, error: confirmed.append(count)) == 0
+    house.run()
+
+    assert sum(confirmed) == 2
+
+
+def test_acknowledging_many_leaves_those_that_another_has_by_now(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", lease_ms=1000))
+    house.publish("q", *"abcd")
+    first = house.consume("q", "first", credit=4)
+    taken = first.take()
+    house.broker.allow(first.consumer, 0)
+    house.advance(2)
+    second = house.consume("q", "second", credit=2)
+
+    house.broker.acknowledge(taken)
+    house.run()
+
+    assert second.payloads == ["a", "b"]
+    assert texts(house, "q") == list("abcd")
+    house.broker.acknowledge(second.take())
+    house.run()
+    assert texts(house, "q") == ["c", "d"]
+
+
+def test_acknowledging_many_counts_the_bytes_and_the_ends_of_each(house: House) -> None:
+    house.broker.declare(QueueDefinition("q", max_length_bytes=4, history_ms=60_000))
+    house.publish("q", *"abcd")
+    inbox = house.consume("q", credit=3)
+
+    house.broker.acknowledge(inbox.take())
+    house.run()
+    house.publish("q", *"efg")
+
+    assert texts(house, "q") == list("defg")
+    assert [entry["offset"] for _, entry in house.broker.history("q")] == [0, 1, 2]

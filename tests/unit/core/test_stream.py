@@ -567,13 +567,17 @@ def test_the_bound_of_the_pending_list_holds_reading_up_until_there_is_room() ->
 
 def test_a_slow_reader_does_not_make_the_group_remember_what_others_settled() -> None:
     house = house_with()
-    house.consume("events", "slow", group="readers", credit=1)
-    fast = house.consume("events", "fast", group="readers")
-    for _ in range(50):
-        house.publish("events", *["x"] * 100)
+    slow = house.consume("events", "slow", group="readers", credit=1)
+    house.publish("events", "kept")
+    fast = house.consume("events", "fast", group="readers", credit=2)
+    for _ in range(1100):
+        house.publish("events", "x")
         house.settle(ACK, *fast.take())
 
-    assert len(group_of(house)._lowest_held) <= 1024 + 3 * 101
+    assert len(group_of(house)._runs) <= 1024 + 3
+    assert progress(house) == (1101, 0)
+    house.settle(ACK, *slow.take())
+    assert progress(house) == (1101, 1101)
 
 
 # -- the primary work group --------------------------------------------------------------------------------------------
@@ -606,3 +610,27 @@ def test_without_a_primary_work_group_there_is_nothing_to_tell(primary: str) -> 
     house.consume("events", group="readers")
 
     assert group_of(house).work_progress() is None
+
+
+# -- many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_acknowledged_at_once_is_committed_up_to_the_oldest_that_is_not() -> None:
+    house = filled(8)
+    inbox = house.consume("events", group="readers", credit=6)
+
+    house.broker.acknowledge([inbox.got[number] for number in (0, 1, 3, 5)])
+    house.run()
+
+    assert progress(house) == (8, 2)
+    assert [entry.offset for entry in house.broker.pending("events", "readers")] == [2, 4, 6, 7]
+
+
+def test_readers_that_share_a_stream_get_first_deliveries() -> None:
+    house = house_with()
+    readers = [house.consume("events", name, group="readers", credit=4) for name in ("a", "b")]
+
+    house.publish("events", *[str(number) for number in range(8)])
+
+    assert sorted(text for reader in readers for text in reader.payloads) == [str(number) for number in range(8)]
+    assert not any(delivery.redelivered for reader in readers for delivery in reader.got)

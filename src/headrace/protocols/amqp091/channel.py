@@ -33,8 +33,8 @@ class Channel:
     def publish(self, event: Publish) -> None:
         self.publisher.publish(event)
 
-    def ack(self, tag: int, multiple: bool) -> None:
-        self.subscriptions.ack(tag, multiple)
+    def ack(self, first: int, tag: int, multiple: bool) -> None:
+        self.subscriptions.ack(first, tag, multiple)
 
     def handle(self, method: base.Frame) -> None:
         """Do what a method asks and answer it."""

@@ -30,7 +30,7 @@ from headrace.protocols.amqp091.frames import (
     UNEXPECTED_FRAME,
 )
 from headrace.protocols.amqp091.methods import decode_method
-from headrace.protocols.amqp091.properties import decode_properties
+from headrace.protocols.amqp091.properties import around_headers, decode_properties, with_headers
 
 _FRAME: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
@@ -39,6 +39,7 @@ _DELIVER_START: Final = struct.Struct(">BHII")
 _HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
 _BODY_FRAME: Final = struct.Struct(">BBHI")
 _END: Final = bytes([FRAME_END])
+_ACK_BYTES: Final = 13
 _MARKS: Final = (b"\0", b"\1")
 HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
 
@@ -47,6 +48,9 @@ HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
 _MAX_ROUTES: Final = 1024
 _MAX_SAID: Final = 256
 _MAX_SAID_BYTES: Final = 256
+
+
+_NONE: Final = Publish(0, Route("", "", False, False), b"", Properties(), b"")
 
 
 @final
@@ -80,6 +84,9 @@ class Decoder:
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
         self._said: dict[bytes, Properties] = {}
+        self._publish = _NONE
+        """The last of this read that came in one go: a row of messages grows as long as it is the last event, too."""
+        self._body_bytes = 0
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that end in these bytes; what is left over is kept for the next call."""
@@ -107,6 +114,7 @@ class Decoder:
             if not events:
                 raise
             return events
+        self._publish = _NONE  # or it would be kept for as long as the connection is silent
         self._rest = data[at:] if at else data
         return events
 
@@ -115,7 +123,17 @@ class Decoder:
         size = len(data)
         most = self.frame_max - FRAME_OVERHEAD
         contents = self._contents
+        alike = b""
         while size - at >= FRAME_OVERHEAD:
+            if alike:
+                # All up to the body as in the publish before: 0.1 us for a message, where its frames take 0.4.
+                start = at + len(alike)
+                end = start + self._body_bytes
+                if end < size and data[end] == FRAME_END and data[at:start] == alike:
+                    self._publish.bodies.append(data[start:end])
+                    at = end + 1
+                    continue
+                alike = b""
             # Byte by byte: 0.21 us for a whole publish, compiled, instead of 0.81 with struct; interpreted 2.0 and 1.2.
             kind = data[at]
             channel = data[at + 1] << 8 | data[at + 2]
@@ -130,11 +148,15 @@ class Decoder:
                 raise ProtocolError(FRAME_ERROR, "a frame does not end with its end mark")
             at = end + 1
             if kind == METHOD:
+                if length == _ACK_BYTES and _u32(data, start) == BASIC_ACK and channel not in contents:
+                    _take_ack(data, start, channel, events)
+                    continue
                 payload = data[start:end]
                 route = self._routes.get(payload)
                 if route is not None and channel not in contents:
                     after = self._whole(data, at, channel, route, events)
                     if after != at:
+                        alike = data[start - 7 : after - 1 - self._body_bytes]
                         at = after
                         continue
                 self._method(channel, payload, events)
@@ -176,7 +198,14 @@ class Decoder:
             return at
         if _u16(data, at + 7) != BASIC or _u32(data, at + 11) or _u32(data, at + 15) != length:
             return at
-        events.append(Publish(channel, route, raw, said, data[start:stop]))
+        self._body_bytes = length
+        last = self._publish
+        is_last = bool(events) and events[-1] is last
+        if is_last and last.route is route and last.channel == channel and last.properties == raw:
+            last.bodies.append(data[start:stop])
+        else:
+            self._publish = Publish(channel, route, raw, said, data[start:stop])
+            events.append(self._publish)
         return stop + 1
 
     def _method(self, channel: int, payload: bytes, events: list[Event]) -> None:
@@ -188,10 +217,7 @@ class Decoder:
             return
         if len(payload) < 4:
             raise ProtocolError(FRAME_ERROR, "a method frame is too short for a method")
-        index = _u32(payload, 0)
-        if index == BASIC_ACK and len(payload) == 13:
-            events.append(Ack(channel, _u32(payload, 4) << 32 | _u32(payload, 8), payload[12] & 1 == 1))
-        elif index == BASIC_PUBLISH:
+        if _u32(payload, 0) == BASIC_PUBLISH:
             self._contents[channel] = _Content(self._route(payload))
         else:
             events.append(Method(channel, decode_method(payload)))
@@ -252,6 +278,18 @@ class Decoder:
         events.append(Publish(channel, content.route, content.properties, content.said, body))
 
 
+def _take_ack(data: bytes, at: int, channel: int, events: list[Event]) -> None:
+    """Clients that acknowledge each message by itself do so in order: a row of such is one event."""
+    tag = _u32(data, at + 4) << 32 | _u32(data, at + 8)
+    multiple = data[at + 12] & 1 == 1
+    if events and not multiple:
+        last = events[-1]
+        if isinstance(last, Ack) and last.tag + 1 == tag and last.channel == channel and not last.multiple:
+            last.tag = tag
+            return
+    events.append(Ack(channel, tag, multiple))
+
+
 def _u16(data: bytes, at: int) -> int:
     return data[at] << 8 | data[at + 1]
 
@@ -269,11 +307,26 @@ def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
 class DeliverEncoder:
     """Writes basic.deliver and its content for one consumer; what is as it was the last time is not written again."""
 
-    __slots__ = ("_after", "_before", "_channel", "_middle", "_properties", "_size", "_source", "_tag")
+    __slots__ = (
+        "_after",
+        "_before",
+        "_channel",
+        "_frame_max",
+        "_header",
+        "_middle",
+        "_properties",
+        "_rest",
+        "_size",
+        "_source",
+        "_tag",
+    )
 
-    def __init__(self, channel: int, consumer_tag: str) -> None:
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int, header: bytes = b"") -> None:
+        """With a header, name and type as they stand in a table, each delivery carries a number under it."""
         self._channel = channel
+        self._frame_max = frame_max
         self._tag = encode_shortstr(consumer_tag)
+        self._header = header
         self._source: Source | None = None
         self._before = b""
         """Up to the delivery tag."""
@@ -282,24 +335,58 @@ class DeliverEncoder:
         self._properties = b""
         self._size = -1
         self._middle = b""
-        """From the mark, of a first delivery, to a body of that size in one frame."""
+        """From the mark, of a first delivery, to a body of that size in one frame, or to the number in the header."""
+        self._rest = b""
+        """From behind that number to the body."""
 
     def encode(
-        self, source: Source, delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, frame_max: int
-    ) -> bytes:
+        self,
+        out: list[bytes],
+        source: Source,
+        delivery_tag: int,
+        redelivered: bool,
+        properties: bytes,
+        body: bytes,
+        number: int = 0,
+    ) -> None:
+        """Add a delivery to what is sent. Its number costs 0.1 us, where a table that is encoded anew took 1.6."""
         if source is not self._source:
             self._take_source(source)
         size = len(body)
-        tag = delivery_tag.to_bytes(8, "big")
-        if redelivered or not 0 < size <= frame_max - FRAME_OVERHEAD:
-            content = encode_content(self._channel, properties, body, frame_max)
-            return b"".join((self._before, tag, _MARKS[redelivered], self._after, content))
+        if redelivered or not 0 < size <= self._frame_max - FRAME_OVERHEAD:
+            self._encode_rare(out, delivery_tag, redelivered, properties, body, number)
+            return
         if size != self._size or properties != self._properties:
-            head = _HEADER_FRAME.pack(HEADER, self._channel, 12 + len(properties), BASIC, 0, size)
-            piece = _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
-            self._middle = b"".join((_MARKS[False], self._after, head, properties, piece))
-            self._size, self._properties = size, properties
-        return b"".join((self._before, tag, self._middle, body, _END))
+            self._take_content(properties, size)
+        out.append(self._before)
+        out.append(delivery_tag.to_bytes(8, "big"))
+        out.append(self._middle)
+        if self._header:
+            out.append(number.to_bytes(8, "big"))
+            out.append(self._rest)
+        out.append(body)
+        out.append(_END)
+
+    def _encode_rare(
+        self, out: list[bytes], delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, number: int
+    ) -> None:
+        """One that came before, or that has no body or one of several frames."""
+        if self._header:
+            properties = with_headers(properties, self._header + number.to_bytes(8, "big"))
+        content = encode_content(self._channel, properties, body, self._frame_max)
+        out += (self._before, delivery_tag.to_bytes(8, "big"), _MARKS[redelivered], self._after, content)
+
+    def _take_content(self, properties: bytes, size: int) -> None:
+        """Be ready for first deliveries with these properties and a body of that size."""
+        added = len(self._header) + 8 if self._header else 0
+        before, behind = around_headers(properties, added) if added else (properties, b"")
+        length = 12 + len(before) + added + len(behind)
+        head = _HEADER_FRAME.pack(HEADER, self._channel, length, BASIC, 0, size)
+        piece = behind + _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
+        if self._header:
+            self._rest, piece = piece, self._header
+        self._middle = b"".join((_MARKS[False], self._after, head, before, piece))
+        self._properties, self._size = properties, size
 
     def _take_source(self, source: Source) -> None:
         exchange, key = key_of(source)

@@ -128,7 +128,7 @@ class Connection(Handler):
                 if channel is None:
                     raise _no_channel(event.channel)
                 if not channel.is_closing:
-                    channel.ack(event.tag, event.multiple)
+                    channel.ack(event.first, event.tag, event.multiple)
             elif isinstance(event, Method):
                 self._method(event.channel, event.method)
             elif isinstance(event, TooLarge):

@@ -24,26 +24,31 @@ class Route:
 
 @final
 class Publish:
-    """A whole message: method, content header, body. `said` is what `properties` mean: shared, never to be changed."""
+    """Whole messages, one or a row of them that differ in nothing but their bodies.
 
-    __slots__ = ("body", "channel", "properties", "route", "said")
+    `said` is what `properties` mean: shared, never to be changed.
+    """
+
+    __slots__ = ("bodies", "channel", "properties", "route", "said")
 
     def __init__(self, channel: int, route: Route, properties: bytes, said: Properties, body: bytes) -> None:
         self.channel = channel
         self.route = route
         self.properties = properties
         self.said = said
-        self.body = body
+        self.bodies = [body]
 
 
 @final
 class Ack:
-    """basic.ack from the client."""
+    """basic.ack from the client, or a row of them: those that came one by one for neighbouring tags are one value."""
 
-    __slots__ = ("channel", "multiple", "tag")
+    __slots__ = ("channel", "first", "multiple", "tag")
 
     def __init__(self, channel: int, tag: int, multiple: bool) -> None:
         self.channel = channel
+        self.first = tag
+        """Where the row begins; the tag itself where there is none."""
         self.tag = tag
         self.multiple = multiple
 

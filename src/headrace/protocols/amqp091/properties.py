@@ -115,17 +115,22 @@ def encode_properties(properties: Properties) -> bytes:
 
 def with_headers(raw: bytes, entries: bytes) -> bytes:
     """The same properties with more headers at the end of their table. The bytes must be whole."""
+    before, behind = around_headers(raw, len(entries))
+    return before + entries + behind
+
+
+def around_headers(raw: bytes, size: int) -> tuple[bytes, bytes]:
+    """What stands before and behind so many bytes of headers when they are added at the end of the table."""
     flags = _FLAGS.unpack_from(raw)[0]
     at = 2
     for bit in (_CONTENT_TYPE, _CONTENT_ENCODING):
         if flags & bit:
             at += 1 + raw[at]
     if not flags & _HEADERS:
-        head = _FLAGS.pack(flags | _HEADERS) + raw[2:at]
-        return b"".join((head, _U32.pack(len(entries)), entries, raw[at:]))
-    size = _U32.unpack_from(raw, at)[0]
-    end = at + 4 + size
-    return b"".join((raw[:at], _U32.pack(size + len(entries)), raw[at + 4 : end], entries, raw[end:]))
+        return b"".join((_FLAGS.pack(flags | _HEADERS), raw[2:at], _U32.pack(size))), raw[at:]
+    present = _U32.unpack_from(raw, at)[0]
+    end = at + 4 + present
+    return b"".join((raw[:at], _U32.pack(present + size), raw[at + 4 : end])), raw[end:]
 
 
 def _text(reader: Reader) -> str:

@@ -58,9 +58,6 @@ class Publisher:
         if source is None:
             source = self._source(route)
         account = link.account
-        if account.is_metered:
-            link.published += 1
-            account.check_size(len(event.body))
         if said.user_id and said.user_id != account.user.name:
             self._check_user(said.user_id)
         if said.reply_to == REPLY_TO:
@@ -71,22 +68,33 @@ class Publisher:
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
                 rights.check_topic(WRITE, route.exchange, key, link.client_id)
-        priority = said.extra.get(PRIORITY, 0) if said.extra else 0
-        message = Message(
-            source,
-            event.body,
-            link.now_us,
-            properties,
-            priority if isinstance(priority, int) else 0,
-            self._expires_us(said) if said.expiration else 0,
-        )
-        if route.source is None and self._went_aside(route, said, message):
-            return
-        if self.staged is not None:
-            self.staged.append((Staging(message, headers or None, extra_keys), route))
+        found = said.extra.get(PRIORITY, 0) if said.extra else 0
+        priority = found if isinstance(found, int) else 0
+        expires_us = self._expires_us(said) if said.expiration else 0
+        now_us = link.now_us
+        messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]
+        if route.source is None or self.staged is not None or account.is_metered:
+            for message in messages:
+                self._publish_one(event, message, extra_keys)
             return
         confirm = self._confirmed if self.is_confirming else None
-        if not link.host.broker.publish(message, confirm, headers or None, extra_keys) and route.mandatory:
+        if not link.host.broker.publish_all(messages, confirm, headers or None, extra_keys) and route.mandatory:
+            for message in messages:
+                self.send_return(route, message)
+
+    def _publish_one(self, event: Publish, message: Message, extra_keys: list[str]) -> None:
+        """The same where each message is looked at: in a transaction, by a user with limits, aside from queues."""
+        link, route, headers = self._link, event.route, event.said.headers or None
+        if link.account.is_metered:
+            link.published += 1
+            link.account.check_size(len(message.payload))
+        if route.source is None and self._went_aside(route, event.said, message):
+            return
+        if self.staged is not None:
+            self.staged.append((Staging(message, headers, extra_keys), route))
+            return
+        confirm = self._confirmed if self.is_confirming else None
+        if not link.host.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
             self.send_return(route, message)
 
     def _check_user(self, claimed: str) -> None:
@@ -125,7 +133,7 @@ class Publisher:
         elif not self._was_verb(route.key, said):
             return False
         if self.is_confirming:
-            host.broker.when_safe(self._confirmed)
+            host.broker.when_safe(self._confirmed_one)
         return True
 
     def _was_verb(self, key: str, said: Properties) -> bool:
@@ -165,13 +173,16 @@ class Publisher:
         )
         link.wire.send(encode_content(self._channel, message.properties, message.payload, link.frame_max))
 
-    def _confirmed(self, error: HeadraceError | None) -> None:
-        """One more is safe, or is not: core tells in the order of the publishes."""
+    def _confirmed_one(self, error: HeadraceError | None) -> None:
+        self._confirmed(1, error)
+
+    def _confirmed(self, count: int, error: HeadraceError | None) -> None:
+        """So many more are safe, or are not: core tells in the order of the publishes."""
         if self._confirmed_to == self._told_to:
             self._link.wire.before_flush(self._send_confirms)
-        self._confirmed_to += 1
+        self._confirmed_to += count
         if error is not None:
-            self._nacked.append(self._confirmed_to)
+            self._nacked += range(self._confirmed_to - count + 1, self._confirmed_to + 1)
 
     def _send_confirms(self) -> None:
         """Say what is safe and what is not: two kinds of frames, as few as can be."""

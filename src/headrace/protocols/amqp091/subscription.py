@@ -10,11 +10,13 @@ from headrace.core.properties import Properties
 from headrace.core.stream import StreamGroup
 from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder
-from headrace.protocols.amqp091.fields import encode_entry
+from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.properties import NONE, encode_properties, with_headers
 
 STREAM_OFFSET: Final = "x-stream-offset"
+_STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
+"""The name and the type of the header, as RabbitMQ has it, up to the eight bytes of the offset."""
 
 
 @final
@@ -33,6 +35,7 @@ class Subscription:
     """A consumer tag and what is delivered to it."""
 
     __slots__ = (
+        "_channel",
         "_encoder",
         "_link",
         "_tags",
@@ -49,8 +52,9 @@ class Subscription:
 
     def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags) -> None:
         self._link = link
+        self._channel = channel
         self._tags = tags
-        self._encoder = DeliverEncoder(channel, consumer_tag)
+        self._encoder = DeliverEncoder(channel, consumer_tag, link.frame_max)
         self.consumer_tag = consumer_tag
         self.queue = queue
         self.asked_for = queue
@@ -69,6 +73,8 @@ class Subscription:
         """The consumer that core is given."""
         consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
         consumer.tells_offsets = self.is_stream or self.is_addressed
+        if self.is_stream and not self.is_addressed:
+            self._encoder = DeliverEncoder(self._channel, self.consumer_tag, self._link.frame_max, _STREAM_OFFSET_ENTRY)
         self.consumer = consumer
         self.expects_acks = not no_ack
         return consumer
@@ -80,42 +86,40 @@ class Subscription:
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Send what core delivers, in one piece."""
-        link = self._link
         tags = self._tags
         tag = tags.last
+        unsettled = tags.unsettled
         is_held = self.expects_acks
-        is_plain = not (self.is_stream or self.is_quorum or self.is_addressed)
+        is_plain = not (self.is_quorum or self.is_addressed)
         encoder = self._encoder
-        frame_max = link.frame_max
         out: list[bytes] = []
         for delivery in deliveries:
             tag += 1
             message = delivery.message
             source = message.source
             if is_held:
-                tags.unsettled[tag] = delivery
-            is_as_sent = is_plain and source.encoding == AMQP091
-            properties = message.properties if is_as_sent else self._adorned(delivery)
-            out.append(encoder.encode(source, tag, delivery.redelivered, properties, message.payload, frame_max))
+                unsettled[tag] = delivery
+            properties = message.properties
+            if not (is_plain and properties and source.encoding == AMQP091):
+                properties = self._adorned(delivery)
+            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
         tags.last = tag
-        link.wire.send(b"".join(out))
+        self._link.wire.send(b"".join(out))
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
         tags.last += 1
         properties = own_properties(self._link.broker, message)
-        link = self._link
-        link.wire.send(
-            self._encoder.encode(message.source, tags.last, False, properties, message.payload, link.frame_max)
-        )
+        out: list[bytes] = []
+        self._encoder.encode(out, message.source, tags.last, False, properties, message.payload)
+        self._link.wire.send(b"".join(out))
 
     def _adorned(self, delivery: Delivery) -> bytes:
-        properties = own_properties(self._link.broker, delivery.message)
+        """The properties with all that deliveries carry besides, but for the number that the encoder adds."""
         if self.is_addressed:
             return self._addressed(delivery)
-        if self.is_stream:
-            return with_headers(properties, encode_entry(STREAM_OFFSET, delivery.offset))
+        properties = own_properties(self._link.broker, delivery.message)
         return counted(properties, delivery) if self.is_quorum else properties
 
     def _addressed(self, delivery: Delivery) -> bytes:

@@ -280,8 +280,21 @@ class Subscriptions:
             getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._link.owner)
         return getter
 
-    def ack(self, tag: int, multiple: bool) -> None:
-        self._settle_tags(tag, multiple, ACK)
+    def ack(self, first: int, tag: int, multiple: bool) -> None:
+        """Settle a tag, with all before it where it says so, or a row of tags. Raises PreconditionFailed."""
+        if first == tag or self.staged is not None:
+            for number in range(first, tag + 1):
+                self._settle_tags(number, multiple, ACK)
+            return
+        found: list[Delivery] = []
+        unsettled = self._tags.unsettled
+        for number in range(first, tag + 1):
+            if number not in unsettled:
+                break
+            found.append(unsettled.pop(number))
+        self._link.broker.acknowledge(found)
+        if len(found) <= tag - first:
+            raise _unknown(first + len(found))
 
     def nack(self, tag: int, multiple: bool, requeue: bool) -> None:
         self._settle_tags(tag, multiple, NACK if requeue else REJECT)
@@ -307,16 +320,19 @@ class Subscriptions:
         if not multiple:
             delivery = unsettled.pop(tag, None)
             if delivery is None:
-                raise PreconditionFailed(f"unknown delivery tag {tag}")
+                raise _unknown(tag)
             self._settle_or_stage(tag, delivery, outcome)
             return
         if tag and tag not in unsettled:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
+            raise _unknown(tag)
         done: list[int] = []
         for number in unsettled:
             if tag and number > tag:
                 break
             done.append(number)
+        if outcome == ACK and self.staged is None:
+            self._link.broker.acknowledge([unsettled.pop(number) for number in done])
+            return
         for number in done:
             self._settle_or_stage(number, unsettled.pop(number), outcome)
 
@@ -331,6 +347,10 @@ class Subscriptions:
             self._link.broker.settle(delivery, outcome)
         except Refused:
             return  # its time ran out and another has it, or its consumer left: nothing is left to settle
+
+
+def _unknown(tag: int) -> PreconditionFailed:
+    return PreconditionFailed(f"unknown delivery tag {tag}")
 
 
 def _nothing(error: HeadraceError) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import Corrupt, HeadraceError, Truncated
 from headrace.model import Message
-from headrace.storage.api import Log
+from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.local.block import Block
 from headrace.storage.local.cache import BlockCache
@@ -144,12 +144,16 @@ class LocalLog(Log):
     def exists(self) -> bool:
         return self.next_offset > 0 or bool(self.groups_by_name)
 
-    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+    def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         self._check(offset)
         found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)
         while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
+            if max_bytes == NO_LIMIT:
+                found += rows
+                offset += len(rows)
+                continue
             for message in rows:
                 max_bytes -= len(message.payload) + len(message.properties)
                 if max_bytes < 0 and found:

@@ -18,6 +18,7 @@ from slatedb.uniffi._slatedb_uniffi import slatedb
 
 from headrace.clock import Clock
 from headrace.errors import Unavailable
+from headrace.storage.objects.memory import use_few_arenas
 
 REQUIRED: Final = "0.17.0"
 _READY: Final = 0
@@ -40,6 +41,7 @@ def check_version(found: str) -> None:
 
 
 check_version(version("slatedb"))
+use_few_arenas()
 
 _library: Final = native._UniffiLib
 # These return at once and never call back, so they need not let other threads run: with a busy event loop beside it,

@@ -17,19 +17,18 @@ from headrace.storage.objects.batch import DELETE, DROP, Batch
 from headrace.storage.objects.catalog import Catalog
 from headrace.storage.objects.chunks import Stack
 from headrace.storage.objects.collector import Collector, LogGarbage, OldHistory, QueueGarbage
-from headrace.storage.objects.database import Change, Database, Tuning, away
-from headrace.storage.objects.keys import SEQUENCE, describe
+from headrace.storage.objects.database import Change, Database, Tuning
+from headrace.storage.objects.keys import DATABASE, SEQUENCE, describe
 from headrace.storage.objects.loading import Loading, prepare
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.log import Surroundings
+from headrace.storage.objects.readable import away
 from headrace.storage.objects.reader import StoreReader
 from headrace.storage.objects.sequence import Sequence
 from headrace.storage.objects.writer import DURABLE, FAILED, LANDED, LATE, Write, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
 
-DATABASE: Final = "main"
-"""The path of the one database there is, below the URL; its name is the instance's as well."""
 _CHECK_US: Final = 1_000_000
 """How often to see whether another process has taken over."""
 _HISTORY_US: Final = 60_000_000

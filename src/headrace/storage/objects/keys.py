@@ -57,6 +57,8 @@ REFERENCE: Final = _QUEUE + b"\x0f"
 INSTANCE: Final = _QUEUE + b"\x10"
 LOG_SEGMENT: Final = _LOG + b"\x00\x00\x00\x00\x30" + _SEGMENT
 
+DATABASE: Final = "main"
+"""The path of the one database there is, below the store's URL; its name is the instance's as well."""
 MAX_EXPONENT: Final = 4
 """10^4 messages fill the 65,535 elements of an array best; 10^5 do not fit."""
 _NUMBER: Final = (1 << 60) - 1
@@ -72,6 +74,13 @@ class QueueKey(NamedTuple):
 
 def u64(value: int) -> bytes:
     return value.to_bytes(8, "big")
+
+
+def log_id(key: bytes) -> int:
+    """The id in the key of a record that each log has. Raises Corrupt."""
+    if len(key) != 10:
+        raise Corrupt(describe(key), 2, f"8 bytes expected, {len(key) - 2} are left")
+    return int.from_bytes(key[2:], "big")
 
 
 def payload_key(message_id: int) -> bytes:

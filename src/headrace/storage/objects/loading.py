@@ -12,6 +12,7 @@ from headrace.storage.objects.database import Database
 from headrace.storage.objects.encodings import decode_terminated, lexical_successor
 from headrace.storage.objects.group import ObjectGroup
 from headrace.storage.objects.log import ObjectLog
+from headrace.storage.objects.readable import Readable
 from headrace.storage.objects.records import Spec, decode_spec
 from headrace.storage.objects.state import decode_instance, decode_log, decode_progress, encode_instance
 
@@ -34,7 +35,7 @@ def prepare(database: Database, instance: str, clock: Clock) -> None:
 class Loading:
     """Fills a catalog from a database."""
 
-    def __init__(self, database: Database, catalog: Catalog, now_us: int) -> None:
+    def __init__(self, database: Readable, catalog: Catalog, now_us: int) -> None:
         self._database = database
         self._catalog = catalog
         self._now_us = now_us
@@ -54,7 +55,7 @@ class Loading:
         for key, value in self._database.scan_prefix(keys.LOG):
             state = decode_log(value, keys.describe(key))
             log = self._catalog.log(state.name)
-            log.identify(_number(key))
+            log.identify(keys.log_id(key))
             log.show(state)
             log.revert()
             self._logs[log.id] = log
@@ -95,18 +96,13 @@ class Loading:
 
     def _garbage(self) -> Iterator[Garbage]:
         collected = {
-            _number(key): int.from_bytes(value, "little") for key, value in self._database.scan_prefix(keys.COLLECTED)
+            keys.log_id(key): int.from_bytes(value, "little")
+            for key, value in self._database.scan_prefix(keys.COLLECTED)
         }
         for log in self._logs.values():
             if log.first_offset > collected.get(log.id, 0):
                 yield LogGarbage(log.id, log.first_offset, False)
         for key, value in self._database.scan_prefix(keys.DROPPED_LOG):
-            yield LogGarbage(_number(key), int.from_bytes(value, "little"), True)
+            yield LogGarbage(keys.log_id(key), int.from_bytes(value, "little"), True)
         for key, _ in self._database.scan_prefix(keys.DROPPED_QUEUE):
             yield QueueGarbage(decode_terminated(key, 2, keys.describe(key))[0])
-
-
-def _number(key: bytes) -> int:
-    if len(key) != 10:
-        raise Corrupt(keys.describe(key), 2, f"8 bytes expected, {len(key) - 2} are left")
-    return int.from_bytes(key[2:], "big")

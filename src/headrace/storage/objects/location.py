@@ -14,8 +14,11 @@ SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
 class Location:
     """A place for databases, one path for each."""
 
-    def __init__(self, url: str) -> None:
-        """Raises Refused when the URL cannot be one of a store, Unavailable when the store cannot be used as it is."""
+    def __init__(self, url: str, create: bool = True) -> None:
+        """A directory that is not there is made, unless it is only to be read.
+
+        Raises Refused when the URL cannot be one of a store, Unavailable when the store cannot be used as it is.
+        """
         self.url = url.rstrip("/")
         parts = urlsplit(url)
         if parts.scheme not in SCHEMES:
@@ -24,9 +27,10 @@ class Location:
             raise Refused(
                 f"{url!r}: a store's URL has no user, query or fragment; credentials come from the environment"
             )
-        self.is_file = parts.scheme == "file"
-        self._prefix = "" if self.is_file else unquote(parts.path).strip("/")
-        self.store = self._resolve(url, parts.scheme, parts.netloc, unquote(parts.path))
+        self.directory = unquote(parts.path) if parts.scheme == "file" else ""
+        """Where it is on this machine; "" when it is elsewhere."""
+        self._prefix = "" if self.directory else unquote(parts.path).strip("/")
+        self.store = self._resolve(url, parts.scheme, parts.netloc, unquote(parts.path), create)
 
     def path(self, name: str) -> str:
         """Where in the store the database of this name is."""
@@ -35,10 +39,10 @@ class Location:
     def describe(self, name: str) -> str:
         return f"the store {self.url}/{name}"
 
-    def _resolve(self, url: str, scheme: str, host: str, path: str) -> Any:
+    def _resolve(self, url: str, scheme: str, host: str, path: str, create: bool) -> Any:
         try:
             if scheme == "file":
-                return _directory(url, host, path)
+                return _directory(url, host, path, create)
             if scheme == "memory":
                 return native.ObjectStore.resolve("memory:///")
             if not host:
@@ -49,9 +53,11 @@ class Location:
             raise Unavailable(f"the store {url} cannot be used: {text}") from error
 
 
-def _directory(url: str, host: str, path: str) -> Any:
+def _directory(url: str, host: str, path: str, create: bool) -> Any:
     if host or len(path) < 2:
         raise Refused(f"{url!r} names no directory: write file:///path/of/a/directory")
+    if not create and not Path(path).is_dir():
+        raise Unavailable(f"there is no directory {path}, and so no store {url}")
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:

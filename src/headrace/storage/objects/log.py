@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import Corrupt, Truncated
 from headrace.model import Message
-from headrace.storage.api import Log
+from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.objects.chunks import Chunk, Shelf, Stack
 from headrace.storage.objects.keys import entry_prefix, log_name
@@ -108,7 +108,7 @@ class ObjectLog(Log):
     def exists(self) -> bool:
         return self.next_offset > 0 or bool(self.groups_by_name)
 
-    def read(self, offset: int, max_messages: int, max_bytes: int = 1 << 62) -> list[Message]:
+    def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         self._check(offset)
         found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)

@@ -17,14 +17,14 @@ from headrace.model import Message, Source
 from headrace.storage.objects.encodings import Reader, encode_utf8
 
 VERSION: Final = 1
-_VISIBLE: Final = 1
-_EXPIRES: Final = 2
-_NOT_BEFORE: Final = 4
-_SHARED: Final = 8
-_KNOWN_FLAGS: Final = _VISIBLE | _EXPIRES | _NOT_BEFORE | _SHARED
+VISIBLE: Final = 1
+EXPIRES: Final = 2
+NOT_BEFORE: Final = 4
+SHARED: Final = 8
+KNOWN_FLAGS: Final = VISIBLE | EXPIRES | NOT_BEFORE | SHARED
 
-_HEAD: Final = struct.Struct("<BBBBIq")
-_TIME: Final = struct.Struct("<q")
+HEAD: Final = struct.Struct("<BBBBIq")
+TIME: Final = struct.Struct("<q")
 _MAX_KNOWN: Final = 10_000
 
 
@@ -43,16 +43,16 @@ class MetadataEncoder:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             about = self._known[source] = _encode_source(source)
-        flags = _SHARED if shared else 0
+        flags = SHARED if shared else 0
         times = b""
         if message.expires_us:
-            flags |= _EXPIRES
-            times = _TIME.pack(message.expires_us)
+            flags |= EXPIRES
+            times = TIME.pack(message.expires_us)
         if message.not_before_us:
-            flags |= _NOT_BEFORE
-            times += _TIME.pack(message.not_before_us)
+            flags |= NOT_BEFORE
+            times += TIME.pack(message.not_before_us)
         size = len(message.payload)
-        head = _HEAD.pack(VERSION, flags, source.encoding, message.priority, size, message.timestamp_us)
+        head = HEAD.pack(VERSION, flags, source.encoding, message.priority, size, message.timestamp_us)
         return head + times + about + message.properties
 
 
@@ -65,13 +65,13 @@ class MetadataDecoder:
 
     def decode(self, metadata: bytes, payload: bytes, where: str) -> Message:
         """Raises Corrupt when the metadata is damaged or belongs to another payload."""
-        _, flags, encoding, priority, size, time_us = _head(metadata, where)
+        _, flags, encoding, priority, size, time_us = head_of(metadata, where)
         if size != len(payload):
             raise Corrupt(where, 4, f"a payload of {size} bytes expected, {len(payload)} were found")
         reader = Reader(metadata, where)
-        reader.at = _HEAD.size + (8 if flags & _VISIBLE else 0)
-        expires_us = reader.i64() if flags & _EXPIRES else 0
-        not_before_us = reader.i64() if flags & _NOT_BEFORE else 0
+        reader.at = HEAD.size + (8 if flags & VISIBLE else 0)
+        expires_us = reader.i64() if flags & EXPIRES else 0
+        not_before_us = reader.i64() if flags & NOT_BEFORE else 0
         names = (reader.utf8(), reader.utf8(), reader.utf8(), reader.utf8(), encoding)
         source = self._known.get(names)
         if source is None:
@@ -83,35 +83,35 @@ class MetadataDecoder:
 
 def payload_length(metadata: bytes, where: str) -> int:
     """Raises Corrupt."""
-    return _head(metadata, where)[4]
+    return head_of(metadata, where)[4]
 
 
 def timestamp_us(metadata: bytes, where: str) -> int:
     """Raises Corrupt."""
-    return _head(metadata, where)[5]
+    return head_of(metadata, where)[5]
 
 
 def is_shared(metadata: bytes, where: str) -> bool:
     """Whether other logs may have the same payload. Raises Corrupt."""
-    return bool(_head(metadata, where)[1] & _SHARED)
+    return bool(head_of(metadata, where)[1] & SHARED)
 
 
 def with_visible_at(metadata: bytes, time_us: int) -> bytes:
     """The metadata of a message that was given back: it may be claimed again from then on."""
-    flags = bytes((VERSION, metadata[1] | _VISIBLE))
-    return flags + metadata[2 : _HEAD.size] + _TIME.pack(time_us) + metadata[_HEAD.size :]
+    flags = bytes((VERSION, metadata[1] | VISIBLE))
+    return flags + metadata[2 : HEAD.size] + TIME.pack(time_us) + metadata[HEAD.size :]
 
 
 def visible_at(metadata: bytes, where: str) -> tuple[bytes, int | None]:
     """The metadata as it is in the log, and when a message that was given back may be claimed again. Raises Corrupt."""
-    flags = _head(metadata, where)[1]
-    if not flags & _VISIBLE:
+    flags = head_of(metadata, where)[1]
+    if not flags & VISIBLE:
         return metadata, None
-    end = _HEAD.size + _TIME.size
+    end = HEAD.size + TIME.size
     if len(metadata) < end:
-        raise Corrupt(where, _HEAD.size, "the metadata ends too early")
-    (time_us,) = _TIME.unpack_from(metadata, _HEAD.size)
-    plain = bytes((VERSION, flags & ~_VISIBLE)) + metadata[2 : _HEAD.size] + metadata[end:]
+        raise Corrupt(where, HEAD.size, "the metadata ends too early")
+    (time_us,) = TIME.unpack_from(metadata, HEAD.size)
+    plain = bytes((VERSION, flags & ~VISIBLE)) + metadata[2 : HEAD.size] + metadata[end:]
     return plain, time_us
 
 
@@ -120,12 +120,12 @@ def _encode_source(source: Source) -> bytes:
     return b"".join([encode_utf8(name) for name in names])
 
 
-def _head(metadata: bytes, where: str) -> tuple[int, int, int, int, int, int]:
-    if len(metadata) < _HEAD.size:
-        raise Corrupt(where, 0, f"metadata has at least {_HEAD.size} bytes, not {len(metadata)}")
-    head: tuple[int, int, int, int, int, int] = _HEAD.unpack_from(metadata)
+def head_of(metadata: bytes, where: str) -> tuple[int, int, int, int, int, int]:
+    if len(metadata) < HEAD.size:
+        raise Corrupt(where, 0, f"metadata has at least {HEAD.size} bytes, not {len(metadata)}")
+    head: tuple[int, int, int, int, int, int] = HEAD.unpack_from(metadata)
     if head[0] != VERSION:
         raise Corrupt(where, 0, f"version {head[0]} of the metadata is not known; this release reads version {VERSION}")
-    if head[1] & ~_KNOWN_FLAGS:
+    if head[1] & ~KNOWN_FLAGS:
         raise Corrupt(where, 1, f"the metadata has unknown flags {head[1]:02x}")
     return head

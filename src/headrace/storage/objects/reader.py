@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, final
 
 from headrace.errors import Corrupt, Unavailable
 from headrace.model import Message
-from headrace.storage.objects.database import Database
 from headrace.storage.objects.encodings import lexical_successor
 from headrace.storage.objects.keys import (
     PAYLOAD,
@@ -22,6 +21,7 @@ from headrace.storage.objects.keys import (
     u64,
 )
 from headrace.storage.objects.metadata import MetadataDecoder, payload_length, timestamp_us
+from headrace.storage.objects.readable import Readable
 from headrace.storage.objects.records import decode_entry
 
 PATIENCE_MS: Final = 2000
@@ -46,8 +46,8 @@ class Rows(NamedTuple):
 class StoreReader:
     """Reads logs of one database. Not for several threads at once: the decoder remembers."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database.within(PATIENCE_MS)
+    def __init__(self, database: Readable, patience_ms: int = PATIENCE_MS) -> None:
+        self._database = database.within(patience_ms)
         self._decoder = MetadataDecoder()
         self._asked_again_us = 0
 

@@ -8,6 +8,7 @@ from typing import Final, final
 from headrace.errors import HeadraceError
 from headrace.storage.objects.batch import Batch
 from headrace.storage.objects.database import Change, Database, Writing
+from headrace.storage.objects.memory import give_back
 
 DURABLE: Final = 0
 LATE: Final = 1
@@ -18,6 +19,8 @@ UNDONE: Final = 3
 FAILED: Final = 4
 
 _WAIT_MS: Final = 500
+_GIVE_BACK_US: Final = 5_000_000
+"""How often memory is given back while batches are written."""
 
 
 @final
@@ -45,6 +48,7 @@ class Writer:
         self._report = report
         self._jobs: SimpleQueue[Write | None] = SimpleQueue()
         self._stopping = threading.Event()
+        self._given_back_us = database.clock.monotonic_us()
         self._thread = threading.Thread(target=self._run, name="headrace-objects-writer", daemon=True)
 
     def start(self) -> None:
@@ -75,6 +79,13 @@ class Writer:
             except HeadraceError as error:
                 write.error = error
                 self._report(FAILED, write)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        now_us = self._database.clock.monotonic_us()
+        if now_us - self._given_back_us >= _GIVE_BACK_US:
+            self._given_back_us = now_us
+            give_back()
 
     def _wait(self, writing: Writing) -> bool:
         """Wait as long as it takes; False when the engine is closed before."""

@@ -26,7 +26,7 @@ def test_a_publish_is_a_method_a_header_and_a_body() -> None:
     assert event.route.mandatory
     assert event.properties == bytes.fromhex("1000 02")
     assert event.said.delivery_mode == 2
-    assert event.body == b"hello"
+    assert event.bodies == [b"hello"]
 
 
 def test_publishes_that_repeat_themselves_are_read_as_the_first() -> None:
@@ -38,7 +38,7 @@ def test_publishes_that_repeat_themselves_are_read_as_the_first() -> None:
 
     events = Decoder().feed(PROTOCOL_HEADER + wire * 3)[1:]
 
-    assert [event.body for event in events if isinstance(event, Publish)] == [b"hi"] * 3
+    assert [event.bodies for event in events if isinstance(event, Publish)] == [[b"hi"], [b"hi", b"hi"]]
 
 
 def test_a_header_too_short_to_be_one_is_refused_behind_a_known_publish_too() -> None:
@@ -67,7 +67,9 @@ def test_an_acknowledgement_has_a_tag_and_a_bit() -> None:
 def test_a_delivery_is_a_method_a_header_and_a_body() -> None:
     source = Source("job", "ex")
 
-    assert DeliverEncoder(1, "c").encode(source, 9, True, b"\0\0", b"hi", 4096) == bytes.fromhex(
+    out: list[bytes] = []
+    DeliverEncoder(1, "c", 4096).encode(out, source, 9, True, b"\0\0", b"hi")
+    assert b"".join(out) == bytes.fromhex(
         "01 0001 00000016 003c 003c 01 63 0000000000000009 01 02 6578 03 6a6f62 ce"
         "02 0001 0000000e 003c 0000 0000000000000002 0000 ce"
         "03 0001 00000002 6869 ce"

@@ -2,14 +2,19 @@
 
 from typing import cast
 
+import pytest
+from pamqp import commands
+
 from headrace.core.account import Account
-from headrace.core.definition import STREAM, QueueDefinition
+from headrace.core.definition import STREAM, QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.properties import Properties
-from headrace.core.rights import Rights
+from headrace.core.rights import Permission, Rights
 from headrace.core.users import guest
+from headrace.errors import PreconditionFailed
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
+from headrace.protocols.amqp091.channel import Channel
 from headrace.protocols.amqp091.link import Host, Link
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
 from headrace.protocols.amqp091.subscription import Subscription, Tags
@@ -57,3 +62,22 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     headers = _headers_of(wire.sent[0])
     assert (headers["x-stream-offset"], headers["x-work-group"]) == (0, "workers")
     assert (headers["x-work-committed-offset"], headers["x-work-acked"]) == (1, True)
+
+
+def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> None:
+    house = House()
+    house.broker.declare(declared("q", durable=True))
+    house.publish("q", *"abcd")
+    link = Link(cast("Wire", _Wire()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
+    link.rights.grant(Permission("guest", "/", ".*", ".*", ".*"), {})
+    channel = Channel(link, 1)
+    channel.subscriptions.qos(commands.Basic.Qos(prefetch_count=3))
+    channel.subscriptions.consume(commands.Basic.Consume(queue="q", consumer_tag="c"), "q")
+    house.run()
+
+    channel.ack(2, 2, False)
+    with pytest.raises(PreconditionFailed, match="unknown delivery tag 2"):
+        channel.ack(1, 3, False)
+    house.run()
+
+    assert [entry.offset for entry in house.broker.pending("q")] == [2, 3]

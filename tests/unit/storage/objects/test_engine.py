@@ -12,7 +12,8 @@ from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Database, Tuning
-from headrace.storage.objects.engine import DATABASE, ObjectEngine, ObjectSettings
+from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.records import (
     decode_active,

@@ -1,0 +1,124 @@
+"""A client of AMQP 0-9-1 without a network: what it sends is fed to a connection as a socket would. No counts."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+from pamqp import base, commands, frame
+
+from headrace.clock import ManualClock
+from headrace.core.access import Access
+from headrace.core.broker import Broker
+from headrace.core.hosts import Hosts
+from headrace.core.logins import Background
+from headrace.core.properties import Codecs
+from headrace.model import AMQP091
+from headrace.net.connection import Wire
+from headrace.protocols.amqp091.codec import encode_content
+from headrace.protocols.amqp091.connection import Connection
+from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
+from headrace.protocols.amqp091.handshake import Server
+from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.storage.api import Engine
+
+PERSISTENT: Final = b"\x10\x00\x02"  # property flags with delivery-mode alone, and its value
+Result = TypeVar("Result")
+
+
+def method_frame(payload: bytes) -> bytes:
+    return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
+
+
+def publish_frames(queue: str, payload: bytes) -> bytes:
+    """A persistent message to a queue, as it is sent on channel 1."""
+    name = queue.encode()
+    method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + b"\0" + bytes((len(name),)) + name + b"\0"
+    return method_frame(method) + encode_content(1, PERSISTENT, payload, FRAME_MAX_SIZE)
+
+
+def ack_frame(tag: int, is_multiple: bool) -> bytes:
+    return method_frame(BASIC_ACK.to_bytes(4) + tag.to_bytes(8) + bytes((is_multiple,)))
+
+
+class _Here(Background):
+    """What would be done aside is done at once."""
+
+    def run(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        done(work())
+
+    def later(self, delay_us: int, call: Callable[[], None]) -> None:
+        raise AssertionError("a login was refused")
+
+
+class _Pipe:
+    """Stands where a connection's socket is: keeps what is sent, and calls back at the end of a turn."""
+
+    certificate_name = ""
+    address = "127.0.0.1"
+    peer = "127.0.0.1:1"
+    is_loopback = True
+
+    def __init__(self, soon: list[Callable[[], None]]) -> None:
+        self._soon = soon
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def before_flush(self, call: Callable[[], None]) -> None:
+        self._soon.append(call)
+
+    def keep_alive(self, interval_seconds: float) -> None:
+        return
+
+
+class House:
+    """A broker with everything that a connection asks for; `turn` lets happen what was started."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.clock = ManualClock()
+        self.soon: list[Callable[[], None]] = []
+        codecs = Codecs()
+        codecs.add(AMQP091, Amqp091Codec())
+        hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, codecs))
+        self.server = Server(hosts, Access(engine, self.clock, _Here(), hosts), "guard")
+
+    def turn(self) -> None:
+        while self.soon:
+            soon, self.soon[:] = list(self.soon), []
+            for call in soon:
+                call()
+            self._engine.sync()
+
+
+class Client:
+    """A connection that is open, with channel 1, confirms on it and room for many deliveries."""
+
+    def __init__(self, house: House, prefetch: int) -> None:
+        self._house = house
+        self._pipe = _Pipe(house.soon)
+        self._connection = Connection(house.server, house.clock)
+        self._connection.opened(cast("Wire", self._pipe))
+        self.feed(PROTOCOL_HEADER)
+        self.call(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
+        self.call(commands.Connection.TuneOk(0, FRAME_MAX_SIZE, 0), 0)
+        self.call(commands.Connection.Open("/"), 0)
+        self.call(commands.Channel.Open())
+        self.call(commands.Confirm.Select())
+        self.call(commands.Basic.Qos(prefetch_count=prefetch))
+
+    def call(self, command: base.Frame, channel: int = 1) -> None:
+        self.feed(frame.marshal(command, channel))
+
+    def declare(self, queue: str, kind: str) -> None:
+        self.call(commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": kind}))
+
+    def feed(self, data: bytes) -> None:
+        """Have the broker read this, and do all that follows from it."""
+        self._connection.feed(data)
+        self._house.turn()
+
+    def take(self) -> bytes:
+        """What the broker sent since the last look."""
+        taken, self._pipe.sent[:] = b"".join(self._pipe.sent), []
+        return taken

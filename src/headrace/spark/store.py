@@ -1,0 +1,182 @@
+"""An object store read by the tasks themselves, whether or not a broker has it open. No broker is asked.
+
+What is in the store's tables when a query is planned is kept there by a checkpoint of the driver, and read from that
+moment's tables, whatever the broker removes meanwhile. What is younger is read from what there is now.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Final, final
+
+import pyarrow as pa
+
+from headrace.clock import SystemClock
+from headrace.errors import Corrupt, Truncated, Unavailable
+from headrace.spark.loss import check_loss
+from headrace.spark.options import ReadOptions
+from headrace.spark.place import Piece, Place, QueuePartition
+from headrace.spark.properties import read_properties
+from headrace.storage.frame import Frame
+from headrace.storage.objects.columns import ColumnReader
+from headrace.storage.objects.follower import StoreFollower
+from headrace.storage.objects.keys import DATABASE
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.view import View
+
+_TIMEOUT_MS: Final = 30_000
+_LOOK_SECONDS: Final = 0.1
+"""Spark asks every 10 ms for what is new when nothing is; stores charge for every look."""
+_CHECKPOINT: Final = "headrace-spark"
+_LIFETIME_MS: Final = 3_600_000
+"""For how long a query finds what it was planned to read."""
+_FRESH_MS: Final = 300_000
+"""Queries that are planned within this time share a checkpoint."""
+_ATTEMPTS: Final = 5
+_HOST_SEPARATOR: Final = "\0"
+
+
+@final
+class Store(Place):
+    """One store, seen from outside."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._url = options.store or f"file://{options.directory}"
+        self._location = Location(self._url, create=False)
+        self._clock = SystemClock()
+        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
+        self._follower: StoreFollower | None = None
+        self._looked = -1.0
+        self._views: dict[str, View] = {}
+        self._checkpoint = ""
+        self._checkpointed_us = 0
+        self._tables: dict[str, tuple[int, int]] = {}
+        """By log, its id and how far its messages are in the checkpoint's tables."""
+
+    def __str__(self) -> str:
+        return f"the store {self._url}"
+
+    # -- on the driver -----------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        if self._follower is None:
+            self._seen()
+            return
+        time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
+        self._follower.refresh()
+        self._looked = time.monotonic()
+
+    def names(self) -> list[str]:
+        prefix = self._prefix
+        names = [name[len(prefix) :] for name in self._seen().names() if name.startswith(prefix)]
+        return [name for name in names if _HOST_SEPARATOR not in name]
+
+    def bounds(self, queue: str) -> tuple[int, int]:
+        _, state = self._seen().log(self._prefix + queue)
+        return state.first_offset, state.next_offset
+
+    def find(self, queue: str, timestamp_us: int) -> int:
+        return self._seen().find(self._prefix + queue, timestamp_us)
+
+    def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
+        log_id, state = self._seen().log(self._prefix + queue)
+        start, stop = max(start, state.first_offset), min(stop, state.next_offset)
+        if start >= stop:
+            return []
+        per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
+        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        kept = self._kept(log_id, self._prefix + queue)
+        found: list[Piece] = []
+        while start < stop:
+            end = min(stop, start + rows, kept if start < kept else stop)
+            proof = (log_id, self._checkpoint if start < kept else "")
+            found.append(Piece(start, end, per_message * (end - start), proof))
+            start = end
+        return found
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+        for view in self._views.values():
+            view.close()
+        self._views.clear()
+
+    def report(self, positions: dict[str, int]) -> None:
+        raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
+
+    def _seen(self) -> StoreFollower:
+        if self._follower is None:
+            self._follower = StoreFollower(self._location, DATABASE, _TIMEOUT_MS, self._clock)
+            self._looked = time.monotonic()
+        return self._follower
+
+    def _kept(self, log_id: int, name: str) -> int:
+        """Up to which offset the checkpoint has the messages of a log."""
+        now_us = self._clock.now_us()
+        if now_us - self._checkpointed_us > _FRESH_MS * 1000:
+            self._checkpoint = self._seen().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
+            self._checkpointed_us = now_us
+            view = View(self._location, DATABASE, _TIMEOUT_MS, self._clock, self._checkpoint)
+            try:
+                self._tables = {name: (found, state.next_offset) for name, (found, state) in view.logs().items()}
+            finally:
+                view.close()
+        found, stop = self._tables.get(name, (-1, 0))
+        return stop if found == log_id else 0
+
+    # -- on executors ------------------------------------------------------------------------------------------------
+
+    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
+        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+        for piece in partition.pieces:
+            for batch in self._batches(partition, piece, stored):
+                rows = partition.filters.rows(batch)
+                if rows.num_rows:
+                    yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
+
+    def _batches(self, partition: QueuePartition, piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """Every message of a piece exactly once, as far as it is still there."""
+        log_id, checkpoint = piece.proof
+        assert isinstance(log_id, int)
+        at = piece.start
+        for attempt in range(_ATTEMPTS):
+            view, kept = self._view(str(checkpoint))
+            try:
+                at = at if kept else self._first(partition, view, log_id, at)
+                for batch in ColumnReader(view, DATABASE, log_id).batches(at, piece.stop, names):
+                    yield batch
+                    at += batch.num_rows
+                break
+            except (Unavailable, Corrupt):
+                # Tables that were replaced, or messages that were removed, while they were read: look again.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._forget(kept)
+
+    def _view(self, checkpoint: str) -> tuple[View, str]:
+        """What the checkpoint kept, or all there is now where it is gone; and which of the two it is."""
+        if checkpoint not in self._views:
+            try:
+                view = View(self._location, DATABASE, _TIMEOUT_MS, self._clock, checkpoint)
+            except (Unavailable, Corrupt):
+                if not checkpoint:
+                    raise
+                return self._view("")
+            self._views[checkpoint] = view
+        return self._views[checkpoint], checkpoint
+
+    def _forget(self, checkpoint: str) -> None:
+        view = self._views.pop(checkpoint, None)
+        if view is not None:
+            view.close()
+
+    def _first(self, partition: QueuePartition, view: View, log_id: int, at: int) -> int:
+        """Where to read on in what there is now. Raises Truncated."""
+        found = view.logs().get(self._prefix + partition.queue)
+        if found is None or found[0] != log_id:
+            what = f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read"
+            if self._options.fail_on_data_loss:
+                raise Truncated(f"{what}; option failOnDataLoss=false reads on without them")
+            return partition.stop
+        return check_loss(partition.gone_is_loss, partition.queue, at, found[1].first_offset)

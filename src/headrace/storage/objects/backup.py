@@ -1,0 +1,128 @@
+"""A consistent copy of a store, taken while a broker writes to it or not. Changes nothing there but checkpoints.
+
+A copy is what one scan of the whole database shows: everything that was durable when it began, and nothing younger.
+Checkpoints before and behind that moment keep its tables from being removed meanwhile. The record that makes a database
+a store of ours is written last, so a copy that was not finished is not taken for one.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Refused, Unavailable
+from headrace.storage.objects import keys
+from headrace.storage.objects.database import Database, Tuning
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.readable import Row
+from headrace.storage.objects.state import decode_log
+from headrace.storage.objects.view import Admin, View, check_store
+
+_TIMEOUT_MS: Final = 60_000
+_CHECKPOINT: Final = "headrace-backup"
+_LIFETIME_MS: Final = 24 * 3_600_000
+"""For how long a copy that dies keeps tables from being removed; one that ends lets go of them at once."""
+_AT_ONCE_BYTES: Final = 4 << 20
+_ROWS: Final = 500
+
+Progress = Callable[[int], None]
+"""Called with how many bytes were copied so far."""
+
+
+@final
+class Copied:
+    """What a copy holds."""
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.queues = 0
+        self.size_bytes = 0
+
+    def count(self, key: bytes, value: bytes) -> None:
+        """Note one record."""
+        self.size_bytes += len(key) + len(value)
+        if key.startswith(keys.LOG):
+            state = decode_log(value, keys.describe(key))
+            self.queues += 1
+            self.messages += state.next_offset - state.first_offset
+
+
+def back_up_store(source: str, target: str, clock: Clock | None = None, progress: Progress = lambda _: None) -> Copied:
+    """Copy the store at one URL to another where none is yet; it is there and whole when this returns.
+
+    Raises Refused when a URL is wrong, Unavailable when there is no store at the source or something at the target, and
+    when either cannot be used, and Corrupt when the source is damaged.
+    """
+    clock = clock or SystemClock()
+    origin = Location(source, create=False)
+    if source.rstrip("/") == target.rstrip("/"):
+        raise Refused(f"{target} is the store that is to be copied; name another place")
+    with _kept(origin, clock) as view:
+        place = Location(target)
+        admin = Admin(place, keys.DATABASE, _TIMEOUT_MS, clock)
+        if admin.exists():
+            raise Unavailable(f"{admin.place} exists already; a copy is made where nothing is")
+        copied = _copy(view, place, clock, progress)
+    if place.directory:
+        _sync(Path(place.directory))
+    return copied
+
+
+@contextmanager
+def _kept(location: Location, clock: Clock) -> Iterator[View]:
+    """A view whose tables stay for as long as the block lasts."""
+    check_store(location, keys.DATABASE, _TIMEOUT_MS, clock)
+    admin = Admin(location, keys.DATABASE, _TIMEOUT_MS, clock)
+    checkpoints: list[str] = []
+    try:
+        checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
+        view = View(location, keys.DATABASE, _TIMEOUT_MS, clock)
+        try:
+            # Tables that are newer than the first checkpoint are too young to be removed before the second has them.
+            checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
+            yield view
+        finally:
+            view.close()
+    finally:
+        for checkpoint in checkpoints:
+            admin.delete_checkpoint(checkpoint)
+
+
+def _copy(view: View, place: Location, clock: Clock, progress: Progress) -> Copied:
+    database = Database(place, keys.DATABASE, Tuning(timeout_ms=_TIMEOUT_MS), clock)
+    copied = Copied()
+    instance: Row | None = None
+    try:
+        changes: list[tuple[bytes, bytes | None]] = []
+        written = 0
+        for rows in view.scan(b"", None, at_once=_ROWS):
+            for key, value in rows:
+                copied.count(key, value)
+                if key == keys.INSTANCE:
+                    instance = (key, value)
+                else:
+                    changes.append((key, value))
+            if copied.size_bytes - written >= _AT_ONCE_BYTES:
+                database.store(changes)
+                changes, written = [], copied.size_bytes
+                progress(written)
+        if changes:
+            database.store(changes)
+        if instance is None:
+            raise Unavailable(f"{view.place} was deleted while it was copied")
+        database.store([instance])
+    finally:
+        database.close()
+    return copied
+
+
+def _sync(directory: Path) -> None:
+    """Have everything below a directory on the disk, and the directory itself."""
+    for path in (*sorted(directory.rglob("*")), directory, directory.parent):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,199 @@
+"""Messages of a view as Arrow record batches, whole runs of entries and payloads at a time. Imports numpy and pyarrow.
+
+The length of each payload is in the metadata, so it is known where in the library's answer each must be; what is found
+there is compared.
+"""
+
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import Corrupt
+from headrace.model import Source
+from headrace.storage.arrow import SCHEMA, columns_of_sources, counting
+from headrace.storage.objects.encodings import lexical_successor
+from headrace.storage.objects.facts import Array, Facts, facts_of, texts_of
+from headrace.storage.objects.keys import (
+    PAYLOAD,
+    decode_entry_key,
+    describe,
+    entry_key,
+    entry_prefix,
+    log_name,
+    payload_key,
+)
+from headrace.storage.objects.readable import Readable
+
+_ROWS: Final = 8192
+_BYTES: Final = 8 << 20
+_ENTRIES: Final = 16
+_COUNT: Final = struct.Struct("<H")
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_BEFORE: Final = 18
+"""What a payload's row has before it in the library's answer: the length of its key, its key, and its own length."""
+_AFTER: Final = 17
+"""And behind it: a number, a time, and that it never expires."""
+_KEY_AT: Final = 4 + len(PAYLOAD)
+_NEAR: Final = 8
+"""Ids so near to each other are read in one go, with those of other logs between them."""
+_SHORT: Final = 32
+"""Runs of ids that are shorter than this on average are read one by one."""
+
+
+@final
+class ColumnReader:
+    """Reads one log of a view."""
+
+    def __init__(self, view: Readable, instance: str, log_id: int) -> None:
+        self._view = view
+        self._prefix = entry_prefix(log_name(instance, log_id))
+        self._where = describe(self._prefix)
+
+    def batches(self, start: int, stop: int, names: Sequence[str] = SCHEMA.names) -> Iterator[pa.RecordBatch]:
+        """The messages from `start` up to but not including `stop` in these columns of SCHEMA, each exactly once.
+
+        Raises Corrupt when some of them are missing or damaged, Unavailable when the store cannot be read.
+        """
+        at = start
+        for base, facts in self._facts(start, stop) if start < stop else ():
+            found = facts.cut(max(0, start - base), stop - base)
+            first = max(base, start)
+            if first != at:
+                break
+            for low, high in _parts(found.sizes if "payload" in names else None, len(found.ids)):
+                yield self._batch(first + low, found.cut(low, high), names)
+            at = first + len(found.ids)
+        if at < stop:
+            raise Corrupt(self._where, 0, f"no entry of the metadata log has offset {at}")
+
+    def _facts(self, start: int, stop: int) -> Iterator[tuple[int, Facts]]:
+        """The metadata from the entry with `start` on, in runs of neighbouring entries, each with its first offset."""
+        row = self._view.last(self._prefix, entry_key(self._prefix, start + 1))
+        begin = row[0] if row is not None else entry_key(self._prefix, start)
+        base = count = size = 0
+        elements: list[bytes] = []
+        for rows in self._view.scan(begin, entry_key(self._prefix, stop), at_once=_ENTRIES):
+            for key, value in rows:
+                offset = decode_entry_key(key, self._prefix)
+                if elements and (offset != base + count or count >= _ROWS or size >= _BYTES):
+                    yield base, facts_of(b"".join(elements), count, self._where)
+                    elements, count, size = [], 0, 0
+                if not elements:
+                    base = offset
+                elements.append(value[_COUNT.size :])
+                count += _count(value, key)
+                size += len(value)
+        if elements:
+            yield base, facts_of(b"".join(elements), count, self._where)
+
+    def _batch(self, base: int, facts: Facts, names: Sequence[str]) -> pa.RecordBatch:
+        count = len(facts.ids)
+        texts = [texts_of(kind, self._where) for kind in facts.kinds]
+        index = pa.array(facts.which) if len(texts) > 1 else None
+        columns = columns_of_sources([Source(*each[:4]) for each in texts], index, count, names)
+        for name in names:
+            if name == "offset":
+                columns[name] = counting(base, base + count)
+            elif name == "payload":
+                columns[name] = self._payloads(facts)
+            elif name == "properties":
+                distinct = pa.array([each[4] for each in texts], pa.binary())
+                columns[name] = distinct.take(index) if index is not None else pa.repeat(distinct[0], count)
+            elif name in _NUMBERS:
+                columns[name] = _NUMBERS[name](facts)
+        schema = pa.schema([SCHEMA.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
+
+    # -- payloads ----------------------------------------------------------------------------------------------------
+
+    def _payloads(self, facts: Facts) -> pa.Array:
+        cuts = np.flatnonzero(np.diff(facts.ids) != 1) + 1
+        bounds = [0, *cuts.tolist(), len(facts.ids)]
+        if len(bounds) - 1 > max(1, len(facts.ids) // _SHORT):
+            return self._single_payloads(facts.ids, facts.sizes)
+        runs = [self._run(facts.ids[low:high], facts.sizes[low:high]) for low, high in itertools.pairwise(bounds)]
+        return runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
+
+    def _run(self, ids: Array, sizes: Array) -> pa.Array:
+        """The payloads of ids that follow each other, out of one answer of the library."""
+        count = len(ids)
+        end = lexical_successor(payload_key(int(ids[-1])))
+        raw = next(self._view.scan_raw(payload_key(int(ids[0])), end, at_once=count))
+        ends = np.cumsum(sizes + (_BEFORE + _AFTER)) + 4
+        if len(raw) != ends[-1]:
+            return self._single_payloads(ids, sizes)
+        starts = np.concatenate([[4], ends[:-1]])
+        data = np.frombuffer(raw, np.uint8)
+        found = np.ascontiguousarray(data[starts[:, None] + np.arange(_KEY_AT, _KEY_AT + 8)]).view(">u8").ravel()
+        if not (found == ids).all():
+            return self._single_payloads(ids, sizes)
+        offsets = pa.array(np.concatenate([starts, ends[-1:]]).astype(np.int32))
+        rows = pa.Array.from_buffers(pa.binary(), count, [None, offsets.buffers()[1], pa.py_buffer(raw)])
+        return pc.binary_slice(rows, _BEFORE, -_AFTER)
+
+    def _single_payloads(self, ids: Array, sizes: Array) -> pa.Array:
+        """The payloads of any ids, which other logs may share, and some of which may be missing."""
+        wanted = np.unique(ids)
+        found: dict[int, bytes] = {}
+        for low, high in _runs(wanted):
+            end = lexical_successor(payload_key(int(wanted[high - 1])))
+            for rows in self._view.scan(payload_key(int(wanted[low])), end, at_once=high - low + _SHORT):
+                found.update([(int.from_bytes(key[len(PAYLOAD) :], "big"), value) for key, value in rows])
+        payloads = [found.get(each) for each in ids.tolist()]
+        for message_id, payload, size in zip(ids.tolist(), payloads, sizes.tolist(), strict=True):
+            if payload is None or len(payload) != size:
+                what = "the payload is missing" if payload is None else f"{size} bytes expected, not {len(payload)}"
+                raise Corrupt(describe(payload_key(message_id)), 0, what)
+        return pa.array(payloads, pa.binary())
+
+
+def _runs(ids: Array) -> Iterator[tuple[int, int]]:
+    """Where ids that are near to each other begin and end: the payloads between them are read along."""
+    cuts = np.flatnonzero(np.diff(ids) > _NEAR) + 1
+    bounds = [0, *cuts.tolist(), len(ids)]
+    yield from itertools.pairwise(bounds)
+
+
+def _parts(sizes: Array | None, count: int) -> Iterator[tuple[int, int]]:
+    """Rows that are good to read in one go."""
+    if sizes is None:
+        yield 0, count
+        return
+    sums = np.cumsum(sizes)
+    low = 0
+    while low < count:
+        before = int(sums[low - 1]) if low else 0
+        high = min(low + _ROWS, max(low + 1, int(np.searchsorted(sums, before + _BYTES, "right"))))
+        yield low, min(high, count)
+        low = high
+
+
+def _count(value: bytes, key: bytes) -> int:
+    if len(value) < _COUNT.size:
+        raise Corrupt(describe(key), 0, "the entry ends too early")
+    return int(_COUNT.unpack_from(value)[0])
+
+
+def _times(values: Array) -> pa.Array:
+    return pa.array(values).cast(_TIME)
+
+
+def _optional_times(values: Array) -> pa.Array:
+    """Times of which 0 means none."""
+    if not values.any():
+        return pa.nulls(len(values), _TIME)
+    return pa.array(values, mask=values == 0).cast(_TIME)
+
+
+_NUMBERS: Final[dict[str, Callable[[Facts], pa.Array]]] = {
+    "timestamp": lambda facts: _times(facts.times),
+    "expires_at": lambda facts: _optional_times(facts.expires),
+    "not_before": lambda facts: _optional_times(facts.not_before),
+    "priority": lambda facts: pa.array(facts.priorities),
+    "encoding": lambda facts: pa.array(facts.encodings),
+}

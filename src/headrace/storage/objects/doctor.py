@@ -1,0 +1,151 @@
+"""Verifies a store, whether or not a broker serves it: every message, group and table. Changes nothing, mends nothing.
+
+A broker may remove messages while they are read. What is missing is therefore looked up again in what there is by then:
+only what should be there is a problem.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Final, final
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import Corrupt
+from headrace.storage.group_state import MODE_NAMES, GroupState
+from headrace.storage.objects import keys
+from headrace.storage.objects.catalog import Catalog
+from headrace.storage.objects.chunks import Stack
+from headrace.storage.objects.columns import ColumnReader
+from headrace.storage.objects.loading import Loading
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.log import ObjectLog, Surroundings
+from headrace.storage.objects.reader import StoreReader
+from headrace.storage.objects.sequence import Sequence
+from headrace.storage.objects.state import decode_log
+from headrace.storage.objects.view import View
+
+_TIMEOUT_MS: Final = 60_000
+_LOOKS: Final = 3
+"""How often records are read that do not fit together, as they may not while a broker changes them."""
+
+Progress = Callable[[int, int], None]
+"""Told how many messages have been read, and of how many."""
+
+
+@final
+@dataclass(frozen=True)
+class GroupRow:
+    """One consumer group."""
+
+    name: str
+    mode: str
+    committed: int
+    cursor: int
+    pending: int
+
+
+@final
+@dataclass
+class LogRow:
+    """One log, and what is wrong with it: "" for nothing."""
+
+    name: str
+    first_offset: int
+    next_offset: int
+    size_bytes: int
+    groups: list[GroupRow] = field(default_factory=list)
+    problem: str = ""
+
+
+@final
+@dataclass
+class StoreReport:
+    """Everything an examination found; `problem` is what kept it from looking at logs."""
+
+    store: str
+    logs: list[LogRow] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        found = [f"{log.name}: {log.problem}" for log in self.logs if log.problem]
+        return [self.problem, *found] if self.problem else found
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        return {**asdict(self), "clean": not self.problems}
+
+
+def examine_store(url: str, clock: Clock | None = None, progress: Progress = lambda _, __: None) -> StoreReport:
+    """Read all of a store. Raises Refused when the URL is wrong, and Unavailable when there is no store of ours."""
+    clock = clock or SystemClock()
+    view = View(Location(url, create=False), keys.DATABASE, _TIMEOUT_MS, clock)
+    try:
+        report = StoreReport(url)
+        try:
+            logs = _load(view, clock)
+        except Corrupt as error:
+            report.problem = str(error)
+            return report
+        total = sum(log.next_offset - log.first_offset for log in logs)
+        done = 0
+        for log in logs:
+            row = _row(log)
+            row.problem = _verify(view, log, partial(_tell, progress, done, total))
+            done += log.next_offset - log.first_offset
+            report.logs.append(row)
+        return report
+    finally:
+        view.close()
+
+
+def _tell(progress: Progress, before: int, total: int, read: int) -> None:
+    progress(before + read, total)
+
+
+def _load(view: View, clock: Clock) -> list[ObjectLog]:
+    """Everything that a broker has in memory. Raises Corrupt."""
+    for look in range(_LOOKS):
+        surroundings = Surroundings(keys.DATABASE, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
+        try:
+            sequence = Sequence(view.get(keys.SEQUENCE), keys.describe(keys.SEQUENCE))
+            catalog = Catalog(surroundings, sequence, clock, 0)
+            Loading(view, catalog, clock.now_us()).load()
+        except Corrupt:
+            if look == _LOOKS - 1:
+                raise
+        else:
+            break
+    return [catalog.logs[name] for name in sorted(catalog.logs)]
+
+
+def _row(log: ObjectLog) -> LogRow:
+    groups = [_group_row(name, state) for name, state in sorted(log.groups.items())]
+    return LogRow(log.name, log.first_offset, log.next_offset, log.size_bytes, groups)
+
+
+def _group_row(name: str, state: GroupState) -> GroupRow:
+    return GroupRow(name, MODE_NAMES[state.mode], state.committed, state.cursor, len(state.pending))
+
+
+def _verify(view: View, log: ObjectLog, progress: Callable[[int], None]) -> str:
+    """Read all messages of a log; returns what is wrong with it."""
+    at, reader = log.first_offset, ColumnReader(view, keys.DATABASE, log.id)
+    while at < log.next_offset:
+        try:
+            for batch in reader.batches(at, log.next_offset):
+                at += batch.num_rows
+                progress(at - log.first_offset)
+        except Corrupt as error:
+            first = _first_now(view, log.id, log.next_offset)
+            if first <= at:
+                return f"offset {at}: {error}"
+            at = first
+    return ""
+
+
+def _first_now(view: View, log_id: int, stop: int) -> int:
+    """Where a log begins by now; `stop` when it was deleted."""
+    key = keys.LOG + keys.u64(log_id)
+    stored = view.get(key)
+    return stop if stored is None else decode_log(stored, keys.describe(key)).first_offset

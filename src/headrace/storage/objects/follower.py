@@ -1,0 +1,154 @@
+"""A store followed from outside: which logs it has and where they end, exactly as of each look. Messages are not read.
+
+The first look reads the records of all logs. The following ones read what was added to the write-ahead log since, of
+which every file is durable, and take the records of logs out of it. Files that may be gone already begin it anew.
+"""
+
+import struct
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.errors import Corrupt, HeadraceError, NotFound
+from headrace.storage.objects import keys
+from headrace.storage.objects.binding import BYTES, HANDLE, function, lift_raw, native
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.readable import finish, translated
+from headrace.storage.objects.reader import StoreReader
+from headrace.storage.objects.state import LogState, decode_log
+from headrace.storage.objects.view import Admin, View, check_store
+
+_TAIL_MS: Final = 5000
+"""How long the next file of the write-ahead log may take, which is known to be there."""
+_VALUE: Final = 1
+_LENGTH: Final = struct.Struct(">i")
+
+
+@final
+class StoreFollower:
+    """The logs of one database."""
+
+    def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
+        """Look for the first time. Raises Unavailable when there is no store of ours, and Corrupt."""
+        self._location = location
+        self._name = name
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._place = location.describe(name)
+        check_store(location, name, timeout_ms, clock)
+        self._admin = Admin(location, name, timeout_ms, clock)
+        self._view: View | None = None
+        """Shows at least all that was seen so far; None until it is needed again."""
+        self._states: dict[int, LogState] = {}
+        self._ids: dict[str, int] = {}
+        self._load()
+
+    def refresh(self) -> None:
+        """See what was added meanwhile. Raises Unavailable and Corrupt."""
+        last = self._last_file(self._file)
+        if self._admin.replayed() > self._file:  # asked second: a file that was gone by then is noticed here
+            self._load()
+        elif last > self._file:
+            try:
+                self._read_on(last)
+            except HeadraceError:
+                self._load()
+
+    def names(self) -> list[str]:
+        return list(self._ids)
+
+    def log(self, name: str) -> tuple[int, LogState]:
+        """The id of a log, which tells it from another of its name, and its state. Raises NotFound."""
+        log_id = self._ids.get(name)
+        if log_id is None:
+            raise NotFound(f"{self._place} has no queue {name!r}")
+        return log_id, self._states[log_id]
+
+    def find(self, name: str, time_us: int) -> int:
+        """The offset of the first message with at least this time, or the one behind the last."""
+        log_id, state = self.log(name)
+        prefix = keys.entry_prefix(keys.log_name(self._name, log_id))
+        reader = StoreReader(self._seen(), self._timeout_ms)
+        return reader.find(log_id, prefix, state.first_offset, state.next_offset, time_us)
+
+    def checkpoint(self, name: str, lifetime_ms: int, fresh_ms: int) -> str:
+        """Have a checkpoint of this name that will be there for the time: a young one, or else one that is made now."""
+        oldest_s = (self._clock.now_us() // 1000 - fresh_ms) // 1000
+        young = [found for found, made_s in self._admin.checkpoints(name).items() if made_s >= oldest_s]
+        return young[-1] if young else self._admin.create_checkpoint(name, lifetime_ms + fresh_ms)
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    def _load(self) -> None:
+        self.close()
+        self._file = self._last_file(self._admin.replayed())
+        logs = self._seen().logs()
+        self._states = dict(logs.values())
+        self._ids = {name: log_id for name, (log_id, _) in logs.items()}
+
+    def _seen(self) -> View:
+        if self._view is None:
+            self._view = View(self._location, self._name, self._timeout_ms, self._clock)
+        return self._view
+
+    # -- the write-ahead log -----------------------------------------------------------------------------------------
+
+    def _last_file(self, after: int) -> int:
+        """The number of the last file there is, or `after` when none follows that one."""
+        with translated(self._place):
+            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
+            begin = function("method_slatedbwalreader_last_wal_file_id")(reader._uniffi_clone_handle(), after)
+            return int(finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock))
+
+    def _read_on(self, last: int) -> None:
+        """Take in the records of logs up to this file."""
+        self.close()  # what was seen so far is not all that there is any more
+        with translated(self._place):
+            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
+            begin = function("method_slatedbwalreader_iterator")(reader._uniffi_clone_handle(), self._file + 1)
+            handle = finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock)
+            iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
+            while self._file < last:
+                begin = function("method_slatedbwaliterator_next")(iterator._uniffi_clone_handle())
+                raw = lift_raw(finish(BYTES, begin, self._place, "reading", _TAIL_MS, self._clock))
+                for key, value in _log_rows(raw, self._place).items():
+                    self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
+                self._file = int.from_bytes(raw[-8:], "big")
+
+    def _apply(self, log_id: int, state: LogState | None) -> None:
+        before = self._states.pop(log_id, None)
+        if before is not None and self._ids.get(before.name) == log_id:
+            del self._ids[before.name]
+        if state is not None:
+            self._states[log_id] = state
+            self._ids[state.name] = log_id
+
+
+def _log_rows(raw: bytes, place: str) -> dict[bytes, bytes | None]:
+    """The records of logs as one file leaves them; None where one was deleted.
+
+    The library's own form: a 1, then per row: kind, key, optional value, number, and two optional times; behind the
+    rows the number of the file. A key may be there more than once, in whatever order.
+    """
+    unpack = _LENGTH.unpack_from
+    found: dict[bytes, tuple[int, bytes | None]] = {}
+    if not raw[0]:
+        raise Corrupt(place, 0, "the write-ahead log has an end")
+    (count,) = unpack(raw, 1)
+    at = 5
+    for _ in range(count):
+        (kind,) = unpack(raw, at)
+        key_at = at + 8
+        key_end = key_at + unpack(raw, at + 4)[0]
+        value_at = key_end + 5
+        at = value_at + unpack(raw, key_end + 1)[0] if raw[key_end] else key_end + 1
+        if raw.startswith(keys.LOG, key_at):
+            key, number = raw[key_at:key_end], int.from_bytes(raw[at : at + 8], "big")
+            if key not in found or found[key][0] < number:
+                found[key] = (number, raw[value_at:at] if kind == _VALUE else None)
+        at += 8
+        for _ in range(2):
+            at += 9 if raw[at] else 1
+    return {key: value for key, (_, value) in found.items()}

@@ -1,0 +1,166 @@
+"""A database seen from outside, whether or not a broker has it open: all that is durable, or what a checkpoint keeps.
+
+Nothing is written, but for checkpoints: they keep the tables of a moment from being removed for a time. What the owner
+has only in its write-ahead log at that moment is not part of them.
+"""
+
+from typing import Any, Final, final
+
+from headrace.clock import Clock
+from headrace.errors import Corrupt, HeadraceError, Unavailable
+from headrace.storage.objects import keys
+from headrace.storage.objects.binding import BYTES, HANDLE, NOTHING, function, native
+from headrace.storage.objects.location import Location
+from headrace.storage.objects.readable import Readable, finish, translated
+from headrace.storage.objects.state import LogState, decode_instance, decode_log
+
+_MIB: Final = 1 << 20
+_CACHE_BYTES: Final = 16 * _MIB
+_MEMTABLE_BYTES: Final = 64 * _MIB
+_LOOK_MS: Final = 1000
+"""How often an open view looks for what is new."""
+_LIFETIME_MS: Final = 600_000
+_RETRIES: Final = 5
+
+
+@final
+class View(Readable):
+    """What one database holds; without a checkpoint, everything that was durable when it was opened, and more later.
+
+    A scan shows what there was when it began.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        name: str,
+        timeout_ms: int,
+        clock: Clock,
+        checkpoint: str = "",
+        tables_only: bool = False,
+    ) -> None:
+        """Raises Unavailable when there is no store of ours, or no such checkpoint; Corrupt when it is damaged."""
+        super().__init__("dbreader", location.describe(name), timeout_ms, clock)
+        try:
+            with translated(self.place):
+                builder = _builder(location.path(name), location.store, checkpoint, tables_only)
+                begin = function("method_dbreaderbuilder_build")(builder._uniffi_clone_handle())
+                self._handle = native._UniffiFfiConverterTypeDbReader.lift(self._finish(HANDLE, begin, "opening"))
+        except Corrupt as error:
+            raise self._refusal(Admin(location, name, timeout_ms, clock), error, checkpoint) from error
+        try:
+            if not checkpoint and not tables_only:  # before there are tables, these show nothing
+                self._check_instance(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def logs(self) -> dict[str, tuple[int, LogState]]:
+        """All logs by name, each with its id. Raises Corrupt and Unavailable."""
+        found: dict[str, tuple[int, LogState]] = {}
+        for key, value in self.scan_prefix(keys.LOG):
+            state = decode_log(value, keys.describe(key))
+            found[state.name] = (keys.log_id(key), state)
+        return found
+
+    def close(self) -> None:
+        """Let go of it."""
+        begin = function("method_dbreader_shutdown")(self._handle._uniffi_clone_handle())
+        try:
+            with translated(self.place):
+                self._finish(NOTHING, begin, "closing")
+        except HeadraceError:
+            return  # it is only read: there is nothing to lose
+
+    def _check_instance(self, name: str) -> None:
+        stored = self.get(keys.INSTANCE)
+        if stored is None:
+            raise Unavailable(f"{self.place} is a SlateDB database, but not Headrace's; choose another path")
+        found = decode_instance(stored, keys.describe(keys.INSTANCE))
+        if found != name:
+            raise Unavailable(f"{self.place} belongs to instance {found!r}, not {name!r}")
+
+    def _refusal(self, admin: "Admin", error: Corrupt, checkpoint: str) -> HeadraceError:
+        """What to say of a database that cannot be opened."""
+        if not admin.exists():
+            return Unavailable(
+                f"there is no store at {self.place}: name the URL that `headrace serve --store` was given"
+            )
+        if checkpoint and checkpoint not in admin.checkpoints():
+            return Unavailable(f"{self.place} has no checkpoint {checkpoint} any more: it was kept for its time")
+        return error
+
+
+@final
+class Admin:
+    """What is known of a database without opening it, and its checkpoints."""
+
+    def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
+        self.place = location.describe(name)
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        with translated(self.place):
+            self._native = native.AdminBuilder(location.path(name), location.store).build()
+
+    def exists(self) -> bool:
+        return self._manifest() is not None
+
+    def replayed(self) -> int:
+        """The number of the last file of the write-ahead log that is in tables; files up to it may be gone."""
+        manifest = self._manifest()
+        if manifest is None:
+            raise Unavailable(
+                f"there is no store at {self.place}: name the URL that `headrace serve --store` was given"
+            )
+        return int(manifest.replay_after_wal_id)
+
+    def checkpoints(self, name: str | None = None) -> dict[str, int]:
+        """The ids of checkpoints, all or those of a name, and when each was made, in seconds."""
+        lowered = native._UniffiFfiConverterOptionalString.lower(name)
+        raw = self._call(BYTES, "list_checkpoints", lowered)
+        found = native._UniffiFfiConverterSequenceTypeCheckpoint.lift(raw)
+        return {each.id: int(each.create_time_secs) for each in found}
+
+    def create_checkpoint(self, name: str, lifetime_ms: int) -> str:
+        """Keep all tables of now from being removed for this time. Returns the checkpoint's id."""
+        options = native.CheckpointOptions(lifetime_ms=lifetime_ms, source=None, name=name)
+        lowered = native._UniffiFfiConverterTypeCheckpointOptions.lower(options)
+        raw = self._call(BYTES, "create_detached_checkpoint", lowered)
+        return str(native._UniffiFfiConverterTypeCheckpointCreateResult.lift(raw).id)
+
+    def delete_checkpoint(self, checkpoint: str) -> None:
+        self._call(NOTHING, "delete_checkpoint", native._UniffiFfiConverterString.lower(checkpoint))
+
+    def _manifest(self) -> Any:
+        lowered = native._UniffiFfiConverterOptionalUInt64.lower(None)
+        return native._UniffiFfiConverterOptionalTypeVersionedManifest.lift(self._call(BYTES, "read_manifest", lowered))
+
+    def _call(self, kind: Any, name: str, lowered: Any) -> Any:
+        with translated(self.place):
+            begin = function(f"method_admin_{name}")(self._native._uniffi_clone_handle(), lowered)
+            return finish(kind, begin, self.place, "reading", self._timeout_ms, self._clock)
+
+
+def check_store(location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
+    """See that there is a store which can be read: who only asks for a manifest waits long for what is not there.
+
+    Raises Unavailable with what the store said, and Corrupt.
+    """
+    View(location, name, timeout_ms, clock, tables_only=True).close()
+
+
+def _builder(path: str, store: Any, checkpoint: str, tables_only: bool) -> Any:
+    modes = native.ReaderMode
+    builder = native.DbReaderBuilder(path, store)
+    builder.with_reader_mode(modes.CHECKPOINT(checkpoint) if checkpoint else modes.FOLLOW_LATEST())
+    options = native.ReaderOptions(
+        manifest_poll_interval_ms=_LOOK_MS,
+        checkpoint_lifetime_ms=_LIFETIME_MS,
+        max_memtable_bytes=_MEMTABLE_BYTES,
+        skip_wal_replay=tables_only,
+        object_store_max_retries=_RETRIES,
+    )
+    builder.with_options(options)
+    cache = native.FoyerCacheOptions(max_capacity=_CACHE_BYTES, shards=4)
+    builder.with_db_cache(native.DbCache.new_foyer_cache(cache), 0)
+    return builder
