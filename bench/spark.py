@@ -2,6 +2,8 @@
 
     python bench/spark.py [--messages 1000000] [--rounds 3] [--only write|read|latency]
 
+How fast messages are assigned to a thousand queues is bench/assign.py's question.
+
 All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
 this process, its JVM and all their Python workers.
 """

@@ -157,8 +157,15 @@ class LosingDisk(SnapshotDisk):
 
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
+        self._keep_entries([path])
+
+    def sync_directories(self, paths: Sequence[Path]) -> None:
+        super().sync_directories(paths)
+        self._keep_entries(paths)
+
+    def _keep_entries(self, directories: Sequence[Path]) -> None:
         with self.lock:
-            self._entries = [entry for entry in self._entries if entry[0] != path]
+            self._entries = [entry for entry in self._entries if entry[0] not in directories]
 
     def truncate(self, fd: int, length: int) -> None:
         with self.lock:

@@ -77,6 +77,10 @@ class TestNode:
             self._ticking.cancel()
         await self.program._close()
 
+    async def reload(self) -> None:
+        """As SIGHUP does."""
+        self.program._reload()
+
     async def vanish(self) -> None:
         """End every connection and accept none any more, without a word, as a machine does that loses its power."""
         for listener in self.program._listeners.values():

@@ -2,13 +2,12 @@
 
 import os
 import sys
-import tempfile
 from functools import cache
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from headrace.spark.java import ensure_java
+from headrace.spark.pipelines.scratch import make_scratch
 
 _LOGGING = """\
 rootLogger.level = off
@@ -18,7 +17,7 @@ rootLogger.level = off
 @cache
 def session() -> SparkSession:
     """A local session with two cores, without a UI, as quiet as it gets."""
-    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    home = make_scratch()
     (home / "log4j2.properties").write_text(_LOGGING)
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -6,7 +6,7 @@ from typing import Final
 from rich.filesize import decimal
 
 from headrace.config.configuration import Configuration
-from headrace.config.settings import JSON_FORMAT
+from headrace.config.settings import JSON_FORMAT, Settings
 from headrace.core.inner import is_inner
 from headrace.engines import name_of
 from headrace.storage.api import Engine
@@ -17,8 +17,8 @@ _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # addresses to listen on, which nobo
 _log: Final = logging.getLogger("headrace")
 
 
-def announce(engine: Engine, configuration: Configuration, ports: dict[str, int], took_us: int) -> None:
-    """Say it on stdout to people, in the log to programs."""
+def announce(engine: Engine | None, configuration: Configuration, ports: dict[str, int], took_us: int) -> None:
+    """Say it on stdout to people, in the log to programs; without an engine, that this node waits for its turn."""
     lines = _lines(engine, configuration, ports, took_us)
     if configuration.settings.log.format == JSON_FORMAT:
         for text in lines:
@@ -27,20 +27,30 @@ def announce(engine: Engine, configuration: Configuration, ports: dict[str, int]
         print("\n".join(lines), flush=True)
 
 
-def _lines(engine: Engine, configuration: Configuration, ports: dict[str, int], took_us: int) -> list[str]:
+def _lines(engine: Engine | None, configuration: Configuration, ports: dict[str, int], took_us: int) -> list[str]:
     settings, file = configuration.settings, configuration.document.file
-    queues = len([name for name in engine.logs() if not is_inner(name)])
-    found = [engine.log(name) for name in engine.logs()]
-    messages = sum(log.next_offset - log.first_offset for log in found)
-    size = decimal(sum(log.size_bytes for log in found))
-    kept = name_of(settings.storage)
-    where = f"{'store' if settings.storage.store else 'data directory'} {kept}" if kept else "memory (nothing is kept)"
     return [
-        f"headrace {__version__} serves {where}",
-        f"  queues {queues:,}, messages {messages:,}, {size}; opened in {took_us / 1_000_000:.3f} s",
+        f"headrace {__version__} {_doing(engine, settings)}",
+        *([] if engine is None else [f"  {_contents(engine)}; opened in {took_us / 1_000_000:.3f} s"]),
         *([f"  configured by {file.resolve()}"] if file is not None else []),
         *[_line(settings.listeners.host, name, port) for name, port in ports.items()],
     ]
+
+
+def _doing(engine: Engine | None, settings: Settings) -> str:
+    kept, node = name_of(settings.storage), settings.cluster.node
+    where = f"{'store' if settings.storage.store else 'data directory'} {kept}" if kept else "memory (nothing is kept)"
+    if engine is None:
+        return f"waits for its turn as node {node!r} of {where}"
+    return f"serves {where}" + (f" as node {node!r}" if node else "")
+
+
+def _contents(engine: Engine) -> str:
+    """What there is, in numbers."""
+    queues = len([name for name in engine.logs() if not is_inner(name)])
+    found = [engine.log(name) for name in engine.logs()]
+    messages = sum(log.next_offset - log.first_offset for log in found)
+    return f"queues {queues:,}, messages {messages:,}, {decimal(sum(log.size_bytes for log in found))}"
 
 
 def _line(host: str, name: str, port: int) -> str:

@@ -1,5 +1,6 @@
 """Which engine keeps the messages: a directory's, an object store's, or memory. What they do is in storage/."""
 
+import importlib
 from collections.abc import Callable
 
 from headrace.clock import SystemClock
@@ -17,7 +18,7 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
     if settings.memory:
         return MemoryEngine(wake)
     if settings.store:
-        return _open_store(settings, wake)
+        return open_store(settings, wake)
     sizes = LocalSettings(
         checkpoint_bytes=settings.checkpoint_bytes,
         tail_bytes=settings.tail_bytes,
@@ -33,14 +34,25 @@ def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
         ) from error
 
 
-def _open_store(settings: StorageSettings, wake: Wake) -> Engine:
-    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart."""
+def load_store() -> None:
+    """Load what an object store takes, before it is needed in a hurry. Raises Unavailable where it is not installed."""
     try:
-        from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-        from headrace.storage.objects.probe import prove_fencing
+        importlib.import_module("headrace.storage.objects.engine")
     except ImportError as error:
         raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
-    prove_fencing(settings.store, SystemClock(), settings.store_timeout)
+
+
+def open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -> Engine:
+    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
+
+    That it can is not proven again where it was proven before.
+    """
+    load_store()
+    from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
+    from headrace.storage.objects.probe import prove_fencing
+
+    if not is_proven:
+        prove_fencing(settings.store, SystemClock(), settings.store_timeout)
     sizes = ObjectSettings(
         flush_interval_ms=settings.flush_interval,
         timeout_ms=settings.store_timeout,

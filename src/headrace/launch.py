@@ -21,6 +21,8 @@ class Launch:
     flags: Flags = field(default_factory=dict)
     ready_file: Path | None = None
     """Where to write pid, data directory and ports once it serves."""
+    sockets: tuple[tuple[str, int], ...] = ()
+    """Listeners that this process has already, by name, with their descriptors."""
 
     def read(self) -> Configuration:
         """The configuration as it is now. Raises Refused."""

@@ -18,7 +18,7 @@ class Source:
     Compared by identity: make one and share it.
     """
 
-    __slots__ = ("client_id", "encoding", "exchange", "protocol", "topic")
+    __slots__ = ("client_id", "encoding", "exchange", "protocol", "stored", "topic")
 
     def __init__(
         self, topic: str, exchange: str = "", client_id: str = "", protocol: str = "", encoding: int = NATIVE
@@ -28,6 +28,8 @@ class Source:
         self.client_id = client_id
         self.protocol = protocol
         self.encoding = encoding
+        self.stored = b""
+        """How it is stored; empty until it first is. Messages to many queues have a source each, in every commit."""
 
     def __repr__(self) -> str:
         return f"Source({self.topic!r}, {self.exchange!r}, {self.client_id!r}, {self.protocol!r}, {self.encoding})"

@@ -129,6 +129,20 @@ class Reloading:
             limit(broker, settings)
 
 
+def reload_waiting(configuration: Configuration, newer: Configuration, tls: Tls | None) -> Configuration:
+    """What a node goes by that does not serve yet, after the configuration was read again. Raises Unavailable."""
+    files = tls_files(newer.settings.tls)
+    if tls is not None and files is not None:
+        tls.reload(files)
+    changes = configuration.changes(newer)
+    live = [key for key in changes if is_live(key)]
+    merged = configuration.with_changes(newer, live)
+    logs.set_up(merged.settings.log.level, merged.settings.log.format)
+    needs_restart = [".".join(key) for key in changes if key not in live]
+    _log_result(Reloaded([".".join(key) for key in live], needs_restart=needs_restart), tls is not None)
+    return merged
+
+
 def _tell(plan: Plan) -> None:
     for definition in plan.created:
         _log.info("the queue is there, as configured", extra={"queue": definition.name})

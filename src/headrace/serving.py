@@ -33,7 +33,7 @@ def run(launch: Launch, opener: OpenEngine = open_engine) -> int:
     except Refused as error:
         return _failed(str(error), EXIT_USAGE)
     try:
-        serve(launch, configuration, opener=opener)
+        serve(launch, configuration, opener=opener, start_over=become)
     except Fatal as error:
         return _failed(str(error), EXIT_DISK_FAILED)
     except Corrupt as error:
@@ -52,7 +52,7 @@ def _failed(message: str, code: int) -> int:
 
 
 def _main() -> None:
-    with os.fdopen(int(sys.argv[1]), "rb") as pipe:  # written by `become`, nobody else has the other end
+    with os.fdopen(int(sys.argv.pop(1)), "rb") as pipe:  # written by `become`, nobody else has the other end
         launch = pickle.load(pipe)
     sys.exit(run(launch))
 

@@ -31,7 +31,7 @@ _ENDLESS = ("serve", "demo")
 _PORTS = ("amqp", "mqtt", "ws", "http", "coap", "amqps", "mqtts", "https")
 
 ALL = examples()
-CLIENTS = ("publish", "consume", "queues", "groups", "dlq", "users", "permissions", "vhosts")
+CLIENTS = ("publish", "consume", "queues", "groups", "dlq", "users", "permissions", "vhosts", "cluster")
 
 
 def _chosen(*commands: str) -> list[str]:
@@ -94,10 +94,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("line", [line for line in _chosen(*CLIENTS) if "--follow" not in line])
-def test_an_example_of_a_client_works(server: Server, tmp_path: Path, line: str) -> None:
+def test_an_example_of_a_client_works(
+    server: Server, tmp_path: Path, line: str, request: pytest.FixtureRequest
+) -> None:
     _prepare(server, line)
     (tmp_path / "password.txt").write_text("hunter2\n")
-    environment = _environment(HEADRACE_URL=server.http_url)
+    store = request.getfixturevalue("bucket").environment if "s3://" in line else {}
+    environment = _environment(HEADRACE_URL=server.http_url, **store)
     result = _run(line, tmp_path, environment, given="hunter2\n")
 
     assert result.returncode == 0, result.stdout + result.stderr

@@ -5,7 +5,7 @@ import contextlib
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.admin import bulk, health, metrics, publishing
 from headrace.admin.api import pages as api
@@ -37,7 +37,29 @@ def application(site: Site, contributions: list[Contribute]) -> ASGIApp:
     for contribute in contributions:
         routes += contribute()
     handlers = {HeadraceError: on_refusal, HTTPException: on_http_error, Exception: on_failure}
-    return _as_sent(Starlette(routes=routes, exception_handlers=handlers))
+    return _as_sent(_while_true(site, Starlette(routes=routes, exception_handlers=handlers)))
+
+
+def _while_true(site: Site, application: ASGIApp) -> ASGIApp:
+    """Answer nothing that another node may know better: it is asked again there."""
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        is_shut = False
+
+        async def checked(event: Message) -> None:
+            nonlocal is_shut
+            standing = site.standing
+            if event["type"] == "http.response.start" and standing is not None and not standing.may_write():
+                is_shut = True
+                headers = [(b"content-length", b"0"), (b"retry-after", b"1")]
+                await send({"type": "http.response.start", "status": 503, "headers": headers})
+                await send({"type": "http.response.body"})
+            elif not is_shut:
+                await send(event)
+
+        await application(scope, receive, checked)
+
+    return called
 
 
 def _as_sent(application: ASGIApp) -> ASGIApp:

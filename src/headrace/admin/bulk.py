@@ -2,13 +2,14 @@
 
 PUT    /bulk/transactions/{id}/parts/{part}?queue=orders messages to write, as an Arrow stream
 PUT    /bulk/transactions/{id}/parts/{part}?queues=queue the same, for the queues that a column names
+PUT    /bulk/transactions/{id}/parts/{part}?copy=events  offsets of messages to copy, and the queues they go to
 POST   /bulk/transactions/{id}/commit                    all parts named become visible at once, and only once
 DELETE /bulk/transactions/{id}                           forget them
 """
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final, final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, final
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute
 from headrace.admin import bulk_claims, bulk_reading
 from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Part
 from headrace.admin.bulk_call import NAME, name_of, place_of
+from headrace.admin.bulk_copies import COPY, Copies
 from headrace.admin.pages import Call, Pages
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import ANYBODY
@@ -26,6 +28,9 @@ from headrace.core.rights import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.topology import scoped
 from headrace.errors import HeadraceError, TooLarge
 from headrace.net.outcome import outcome
+
+if TYPE_CHECKING:
+    from headrace.storage.local.encoded import EncodedRows
 
 MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20
@@ -60,7 +65,7 @@ class _Room:
         """Keep a part until it is committed; the same part again replaces it."""
         broker, rights, host = place_of(call)
         kind, name = _target(call)
-        _check_write(broker, rights, kind, name)
+        _check_rights(broker, rights, kind, name)
         async with self._writers:  # those who wait are not read from: their client's socket fills up
             body = await call.body(MAX_PART_BYTES)
             encode = self._arrow.part_writer(
@@ -134,14 +139,18 @@ class _Room:
         """Add what was staged, if the user may still write it; returns the size of the longest payload."""
         size = largest_bytes = 0
         by_row: list[Part] = []
+        copies: dict[str, Copies] = {}
+        numbers: dict[str, int] = {}
         for part in parts:
             if not isinstance(part, str) or not NAME.fullmatch(part):
                 raise BadRequest(f"{part!r} is not the name of a part")
             staged = await asyncio.to_thread(self._arrow.part, host, transaction, part)
             if staged.kind == BY_COLUMN:
                 by_row.append(staged)
+            elif staged.kind == COPY:
+                staged.copy_to(copies.setdefault(staged.name, Copies(numbers)))
             else:
-                _check_write(broker, rights, staged.kind, staged.name)
+                _check_rights(broker, rights, staged.kind, staged.name)
                 topics = {source.topic for rows in staged.blocks for source in rows.sources()}
                 _check_topics(rights, staged.kind, staged.name, topics)
             size += staged.payload_bytes
@@ -154,12 +163,14 @@ class _Room:
                 bulk.add(staged.kind, staged.name, rows)
                 largest_bytes = max(largest_bytes, rows.largest_bytes)
                 await asyncio.sleep(0)  # others have their turn between blocks
-        for number, (queue, each) in enumerate(await asyncio.to_thread(self._arrow.merge, by_row) if by_row else []):
-            _check_write(broker, rights, TO_QUEUE, queue)
-            bulk.add(TO_QUEUE, queue, each)
-            largest_bytes = max(largest_bytes, each.largest_bytes)
-            if number % _QUEUES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        if by_row:
+            found = await asyncio.to_thread(self._arrow.merge, by_row)
+            largest_bytes = max(largest_bytes, await _add_by_queue(bulk, broker, rights, found))
+        for source, each in copies.items():
+            _check_rights(broker, rights, COPY, source)
+            size += await each.read(broker.queue(source), MAX_TRANSACTION_BYTES - size)
+            found = await asyncio.to_thread(each.merge, self._arrow.now_us)
+            largest_bytes = max(largest_bytes, await _add_by_queue(bulk, broker, rights, found))
         return largest_bytes
 
     async def abort(self, call: Call) -> Response:
@@ -171,6 +182,16 @@ class _Room:
             await asyncio.wait([running])
         await asyncio.to_thread(self._arrow.forget, host, transaction, call.text("attempt"))
         return JSONResponse({"status": "ok"})
+
+
+async def _add_by_queue(bulk: Bulk, broker: Broker, rights: Rights, found: "Sequence[tuple[str, EncodedRows]]") -> int:
+    """Add what each queue gets, if the user may write to it; returns the size of the longest payload."""
+    for number, (queue, rows) in enumerate(found):
+        _check_rights(broker, rights, TO_QUEUE, queue)
+        bulk.add(TO_QUEUE, queue, rows)
+        if number % _QUEUES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return max([rows.largest_bytes for _, rows in found], default=0)
 
 
 def _replace_of(said: dict[str, object], rights: Rights) -> tuple[str, int] | None:
@@ -189,13 +210,19 @@ def _replace_of(said: dict[str, object], rights: Rights) -> tuple[str, int] | No
 def _target(call: Call) -> tuple[str, str]:
     given = [(kind, call.request.query_params[kind]) for kind in _KINDS if kind in call.request.query_params]
     if len(given) != 1:
-        raise BadRequest("say where the messages go, once: queue=, exchange=, topic=, or queues= and the column")
+        raise BadRequest(
+            "say where the messages go, once: queue=, exchange=, topic=, queues= and the column, "
+            "or copy= and the queue that has them"
+        )
     return given[0]
 
 
-def _check_write(broker: Broker, rights: Rights, kind: str, name: str) -> None:
+def _check_rights(broker: Broker, rights: Rights, kind: str, name: str) -> None:
     if kind == TO_QUEUE:
         rights.check(WRITE, QUEUE, name)
+        broker.queue(name)
+    elif kind == COPY:
+        rights.check(READ, QUEUE, name)
         broker.queue(name)
     elif kind == TO_EXCHANGE:
         rights.check(WRITE, EXCHANGE, name)
@@ -211,4 +238,4 @@ def _check_topics(rights: Rights, kind: str, name: str, topics: Iterable[str]) -
             rights.check_publish(name, topic)
 
 
-_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN)
+_KINDS: Final = (TO_QUEUE, TO_EXCHANGE, TO_TOPIC, BY_COLUMN, COPY)

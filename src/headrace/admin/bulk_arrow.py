@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.admin.bulk_copies import COPY, Copies, encode_copies
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import Site
 from headrace.core.broker import Broker
@@ -50,6 +51,10 @@ class ArrowCodec:
     def __init__(self, site: Site) -> None:
         self._site = site
 
+    @property
+    def now_us(self) -> int:
+        return self._site.clock.now_us()
+
     def stream(self, broker: Broker, queue: str, names: Sequence[str]) -> "Stream":
         """The encoder of one answer. Raises Unavailable without pyarrow."""
         _need_arrow()
@@ -68,6 +73,10 @@ class ArrowCodec:
             area.sweep(now_us / 1_000_000 - EXPIRE_SECONDS)
             rows, beside = _table(body), b""
             kept = {"kind": kind, "name": name}
+            if kind == COPY:
+                kept["names"], beside = encode_copies(rows)
+                area.put(scoped(host, transaction), part, kept, [], beside, attempt)
+                return rows.num_rows, len(beside), []
             if kind == BY_COLUMN:
                 rows, names, beside = _by_queue(rows, name)
                 kept["names"] = json.dumps(names)
@@ -118,6 +127,10 @@ class Part:
     @property
     def payload_bytes(self) -> int:
         return sum([each.payload_bytes for each in self.blocks])
+
+    def copy_to(self, copies: Copies) -> None:
+        """Have the copies that it asks for made."""
+        copies.add(self.names, self._beside)
 
     def by_row(self, numbers: dict[str, int]) -> "Iterator[tuple[Block, pa.Array]]":
         """Its blocks, and for each row the number of its queue; queues without one are given the next."""

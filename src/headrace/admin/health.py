@@ -8,13 +8,16 @@ from headrace.admin.site import Site
 
 
 def routes(site: Site) -> list[BaseRoute]:
+    def facts() -> dict[str, str]:
+        return {} if site.standing is None else {"role": site.standing.role}
+
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "healthy"})
+        return JSONResponse({"status": "healthy", **facts()})
 
     async def ready(request: Request) -> Response:
         trouble = site.trouble()
         if trouble:
-            return JSONResponse({"status": "not ready", "reason": trouble}, 503)
-        return JSONResponse({"status": "ready"})
+            return JSONResponse({"status": "not ready", "reason": trouble, **facts()}, 503)
+        return JSONResponse({"status": "ready", **facts()})
 
     return [Route("/health", health), Route("/ready", ready)]

@@ -12,14 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast, final
 
-from headrace.errors import Unavailable
+from headrace.net.inheritance import leave, open_server
 from headrace.net.origin import Origin
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 _log: Final = logging.getLogger("headrace.admin")
-_BACKLOG: Final = 1024
 _STACK: Final = "headrace.admin.stack"
 MAX_CONNECTIONS: Final = 1024
 """As many HTTP connections as there may be at once; more are closed as they come."""
@@ -62,16 +61,17 @@ class HttpListener:
         self._leaving: set[asyncio.Task[None]] = set()
         self.port = 0
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self.accept, host, port, ssl=tls, backlog=_BACKLOG)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
-            ) from error
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None, left: int | None = None) -> None:
+        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had.
+
+        `left` is the descriptor of a socket that listens already, see `leave`.
+        """
+        self._server = await open_server(self.accept, host, port, tls, left)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def leave(self) -> int | None:
+        """What this listens on, for the program that this process runs next; None when it is not open."""
+        return None if self._server is None else leave(self._server)
 
     async def close(self) -> None:
         """Accept no more, let requests finish, and end all connections."""

@@ -16,7 +16,7 @@ from headrace.admin.exposition import CONTENT_TYPE, Exposition
 from headrace.admin.pages import Call, Pages
 from headrace.admin.process import cpu_seconds, file_limit, memory_bytes, open_files
 from headrace.admin.sampler import queue_values
-from headrace.admin.site import MONITORING
+from headrace.admin.site import MONITORING, Standing
 from headrace.core.broker import Broker
 from headrace.core.queue import Queue
 
@@ -50,10 +50,18 @@ def _process(call: Call, page: Exposition) -> None:
         (site.clock.now_us() - site.started_us) / 1_000_000
     )
     page.gauge("headrace_ready", "Whether what is published can be stored.").add(0 if site.trouble() else 1)
+    if site.standing is not None:
+        standing_metrics(page, site.standing)
     page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())
     page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
     page.gauge("process_open_fds", "Open files and sockets.").add(open_files())
     page.gauge("process_max_fds", "How many there may be.").add(file_limit())
+
+
+def standing_metrics(page: Exposition, standing: Standing) -> None:
+    """What a node is in its cluster."""
+    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role})
+    page.gauge("headrace_cluster_epoch", "How often the store has changed hands.").add(standing.epoch)
 
 
 def _connections(call: Call, page: Exposition) -> None:

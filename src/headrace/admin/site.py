@@ -1,6 +1,7 @@
 """What the HTTP side knows of the program it is part of. Made at start, before any HTTP is loaded."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -55,6 +56,28 @@ Ports = Callable[[], Mapping[str, int]]
 """What is listened for, and where."""
 
 
+class Standing(ABC):
+    """What the broker is in a cluster."""
+
+    @property
+    @abstractmethod
+    def role(self) -> str:
+        """Whether it owns the store, or waits for its turn."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """How often the store has changed hands."""
+
+    @abstractmethod
+    def may_write(self) -> bool:
+        """Whether what is answered is true: not once another node may own the store."""
+
+    @abstractmethod
+    async def status(self) -> Mapping[str, object]:
+        """How all nodes are. Raises Unavailable."""
+
+
 @final
 class Site:
     """The broker as the HTTP side sees it."""
@@ -81,6 +104,8 @@ class Site:
         self.started_us = clock.now_us()
         self.reload: Reload | None = None
         """Reads the configuration again, where there is one to read."""
+        self.standing: Standing | None = None
+        """What it is in a cluster; None for a broker on its own."""
         self.staging = staging
         """Where messages wait that are written in bulk and not committed yet."""
         self.web_sockets: dict[str, TakeOver] = {}

@@ -51,6 +51,8 @@ class Load:
     rate: int = 0
     """Messages a second of all publishers together; 0 for as fast as they go."""
     at_once: int = FRAMES_AT_ONCE
+    in_row: int = 1
+    """How many messages go to one queue before the next is its turn, where there are several queues."""
     window: int = 1024
     ahead: int = 4096
     """How many messages publishers may be ahead of the consumers."""

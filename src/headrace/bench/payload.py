@@ -60,31 +60,38 @@ class Piece:
 class Batch:
     """Encoded messages of one publisher, sent in pieces, over and over with new numbers.
 
-    With one lane, numbers go up from message to message; with several, each lane has its own frame, and they go up
-    from one use of the batch to the next.
+    With one lane, numbers go up from message to message; with several, each lane has its own frame, or some in a row,
+    and they go up from one use of the batch to the next.
     """
 
     __slots__ = ("_buffer", "_sequence_at", "_time_at", "pieces", "repeats", "stride")
 
-    def __init__(self, frames: Sequence[bytes], lanes: int, at_once: int) -> None:
+    def __init__(self, frames: Sequence[bytes], lanes: int, at_once: int, in_row: int = 1) -> None:
         self.stride = len(frames[0])
         if any(len(frame) != self.stride for frame in frames):
             raise ValueError("the messages of a batch must have the same size")
-        self.repeats = 1 << (max(1, at_once // len(frames)).bit_length() - 1)
-        all_frames = list(frames) * self.repeats
+        if in_row > 1:
+            self.repeats = in_row
+            all_frames = [frame for frame in frames for _ in range(in_row)]
+            steps = [at % in_row for at in range(len(all_frames))]
+        else:
+            self.repeats = 1 << (max(1, at_once // len(frames)).bit_length() - 1)
+            all_frames = list(frames) * self.repeats
+            steps = [at // lanes for at in range(len(all_frames))]
         self._buffer = bytearray(b"".join(all_frames))
         body = frames[0].index(MAGIC)
         self._sequence_at = body + SEQUENCE_AT
         self._time_at = body + TIME_AT
-        self.pieces = self._cut(len(all_frames), lanes, at_once)
+        self.pieces = self._cut(steps, lanes, at_once)
 
-    def _cut(self, total: int, lanes: int, at_once: int) -> list[Piece]:
+    def _cut(self, all_steps: list[int], lanes: int, at_once: int) -> list[Piece]:
+        total = len(all_steps)
         cuts = max(1, total // at_once)
         bounds = [number * total // cuts for number in range(cuts + 1)]
         view = memoryview(self._buffer)
         pieces: list[Piece] = []
         for first, last in pairwise(bounds):
-            steps = [(at if lanes > 1 else at - first) // lanes for at in range(first, last)]
+            steps = all_steps[first:last] if lanes > 1 else list(range(last - first))
             pieces.append(Piece(view, first * self.stride, last * self.stride, bytes(steps)))
         return pieces
 

@@ -88,7 +88,7 @@ class Publisher(ABC):
             pieces = max(1, keys // self.at_once())
             count = 1 if keys == 1 else pieces * self.at_once()
             frames = [self.encode(body, route % keys) for route in range(count)]
-        return Batch(frames, lanes, self.at_once())
+        return Batch(frames, lanes, self.at_once(), load.in_row if lanes > 1 else 1)
 
     def at_once(self) -> int:
         """How many messages are sent in one piece: a power of two, so that no low byte of a number overflows in it."""

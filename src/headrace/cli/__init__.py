@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",
     "vhosts": "headrace.cli.vhosts",
+    "cluster": "headrace.cli.cluster",
     "pipeline": "headrace.cli.pipeline",
 }
 """Each command and the module that has it as `app`."""

@@ -47,8 +47,9 @@ class Ownership:
         self._until_us = until_us
 
     def became(self, owner: Node | None, epoch: int, until_us: int = 0) -> None:
-        """Somebody else owns it now, or nobody; with `me` as the owner, until then."""
-        self._until_us = until_us
+        """Somebody else owns it now, or nobody; with `me` as the owner, until then, or as it was renewed."""
+        if until_us:
+            self._until_us = until_us
         if owner == self.owner and epoch == self.epoch:
             return
         self.owner, self.epoch = owner, epoch

@@ -87,6 +87,20 @@ class Name(Kind):
 
 
 @final
+class Address(Kind):
+    noun = "host:port"
+
+    def read(self, value: object) -> object:
+        host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if not (host and colon and port.isascii() and port.isdecimal() and int(port) <= MAX_PORT):
+            raise Unfit("must be host:port, with a port up to 65535")
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "string", "pattern": ".+:[0-9]+"}
+
+
+@final
 class Flag(Kind):
     noun = "true or false"
 

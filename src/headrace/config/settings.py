@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.config.kinds import BY_CERTIFICATE, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
+from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
 from headrace.config.table import Key, Table, Tables
 
 DEFAULT_FILE: Final = Path("headrace.yaml")
@@ -112,7 +112,7 @@ class ClusterSettings:
     """Several brokers over one object store, of which one owns it at a time. Each needs a name of its own."""
 
     node: str = _setting("", Text(), "What this broker is called; with a name it is part of a cluster.")
-    listen: str = _setting("127.0.0.1:25672", Text(), "Where the other nodes reach this one, as host:port.")
+    listen: str = _setting("127.0.0.1:25672", Address(), "Where the other nodes reach this one, as host:port.")
     advertise: str = _setting(
         "", Text(), "The host name or address under which nodes and clients reach this machine; that of `listen`."
     )

@@ -145,6 +145,9 @@ class Broker:
             is_synced = is_synced or queue.is_synced
             turn.publish_all(queue, messages, size_bytes)
         if confirm is not None:
+            for queue in queues:
+                if queue.ack_timeout_us:
+                    turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
             count, tell = len(messages), confirm
             turn.confirms.append(lambda error: tell(count, error))
             if not is_synced:
@@ -213,6 +216,8 @@ class Broker:
                 continue
             meant += 1
             is_synced = is_synced or queue.is_synced
+            if queue.ack_timeout_us and confirm is not None:
+                turn.wait_until(now_us + queue.ack_timeout_us)
             try:
                 queue.accept(turn, message, now_us)
             except HeadraceError as error:
@@ -750,6 +755,7 @@ class Broker:
         """Do what has come due; returns when to call again, in microseconds, or 0 for when something changes."""
         now_us = self._clock.now_us()
         self._line.retry(now_us)
+        ack_due_us = self._line.give_up(now_us)
         for queue in self._queues.timers.take(now_us):
             queue.on_time(self._line.open(), now_us)
             self._line.pump_soon(queue)
@@ -757,6 +763,7 @@ class Broker:
         if 0 < self.pubsub.retained.next_expiry_us <= now_us:
             self.pubsub.retained.expire(self._line.open(), now_us)
         dues = (
+            ack_due_us,
             self._queues.timers.next_us,
             self._line.retry_at_us,
             self._line.held_until_us,

@@ -12,7 +12,9 @@ from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, 
 from headrace.config.table import Fault, Key, Table, Values
 from headrace.core.address import dead_letter_queue
 from headrace.core.definition import (
+    ASYNC,
     CLASSIC,
+    DEFAULT_GROUPS,
     DEFAULT_LEASE_MS,
     DEFAULT_MAX_MESSAGE_BYTES,
     DURABILITIES,
@@ -25,6 +27,7 @@ from headrace.core.definition import (
     QUORUM_DELIVERY_LIMIT,
     REJECT_PUBLISH,
     STREAM,
+    SYNC,
     QueueDefinition,
     Retention,
     Retry,
@@ -73,13 +76,14 @@ _DEAD_LETTERS: Final = Table(
     Key("topic", Text(), "", "The queue they go to; `$dlq/` and the queue's name if none is given."),
 )
 _REPLICATION: Final = Table(
-    Key("enabled", Flag(), False, "Checked and kept: one broker replicates to nobody."),
-    Key("group", Text(), "", "Kept."),
-    Key("mode", Choice("sync", "async"), "sync", "Kept."),
-    Key("ack_timeout", Duration(), 5_000, "Kept."),
-    Key("replication_factor", Number(1), 3, "Kept."),
-    Key("min_in_sync_replicas", Number(1), 2, "Kept."),
-)
+    Key("enabled", Flag(), False, "Whether what follows counts."),
+    Key("group", Text(), "", f"The replication group; there is one, `{DEFAULT_GROUPS[-1]}`."),
+    Key("mode", Choice(SYNC, ASYNC), SYNC, "When publishers are told: once a message is stored (sync), or once it is "
+        "on its way (async)."),
+    Key("ack_timeout", Duration(), 5_000, "After so long publishers hear that a message is not stored; 0 for never."),
+    Key("replication_factor", Number(1), 3, "Kept: how many copies there are is the store's business."),
+    Key("min_in_sync_replicas", Number(1), 2, "Kept, likewise."),
+)  # fmt: skip
 QUEUE: Final = Table(
     Key("name", Name(MAX_NAME_BYTES), None, "What the queue is called, for every protocol."),
     Key("type", Choice(*KINDS), CLASSIC, "What kind of queue it is."),
@@ -129,6 +133,14 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
             parse(read["filter"])
         except Refused as error:
             raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
+    group = read["replication"]["group"]
+    if group and group not in DEFAULT_GROUPS:
+        raise Fault(
+            ("replication", "group"),
+            where,
+            f"'group' cannot be {shown(group)}: there is one replication group, {DEFAULT_GROUPS[-1]!r}, for all. "
+            f"Leave it out; queues that are to have an owner of their own belong in a store of their own",
+        )
     return QueueDefinition(
         name,
         kind,
@@ -187,7 +199,7 @@ def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
 
 
 def _replication(values: dict[str, Any]) -> dict[str, object]:
-    """Checked and kept as it is: one broker replicates to nobody."""
+    """As it is kept."""
     return {f"{name}_ms" if name == "ack_timeout" else name: value for name, value in values.items()}
 
 

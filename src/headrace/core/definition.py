@@ -22,6 +22,10 @@ OVERFLOWS: Final = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 
 FSYNC: Final = "fsync"
 BUFFERED: Final = "buffered"
+SYNC: Final = "sync"
+ASYNC: Final = "async"
+DEFAULT_GROUPS: Final = ("default", "main")
+"""Names of the one replication group that there is."""
 DURABILITIES: Final = (BUFFERED, FSYNC)
 
 MAX_NAME_BYTES: Final = 255
@@ -110,7 +114,7 @@ class QueueDefinition:
     ack_durability: str = FSYNC
     """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
     replication: dict[str, object] = field(default_factory=dict)
-    """Kept for clusters as it was configured; one broker has nothing to replicate to."""
+    """As it was configured; what counts of it is told by `is_synced` and `ack_timeout_ms`."""
     arguments: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -121,6 +125,21 @@ class QueueDefinition:
     def is_stored(self) -> bool:
         """Whether the queue and its messages survive a restart."""
         return self.durable and not self.exclusive and self.kind != EPHEMERAL
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether publishers hear of a message only when it is stored for good, not when it is on its way."""
+        return self.ack_durability != BUFFERED and self._replication_mode != ASYNC
+
+    @property
+    def ack_timeout_ms(self) -> int:
+        """After so long publishers are told that a message was not stored; 0 for when storage gives up."""
+        timeout_ms = self.replication.get("ack_timeout_ms")
+        return timeout_ms if self._replication_mode == SYNC and isinstance(timeout_ms, int) else 0
+
+    @property
+    def _replication_mode(self) -> str:
+        return str(self.replication.get("mode", SYNC)) if self.replication.get("enabled") else ""
 
     @property
     def has_consumer_timeout(self) -> bool:

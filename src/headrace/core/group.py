@@ -153,16 +153,21 @@ class Group(ABC):
             found = self._find(turn, room, now_us)
             if found:
                 self._deal(turn, found, now_us)
-            elif not self._has_more():
+            if not self._has_more():
                 return
         self.queue.pump_soon()
 
     def _deal(self, turn: Turn, found: list[Found], now_us: int) -> None:
         """Hand out messages by turns, one to each where several have room, and call each consumer once."""
+        consumer, room = self.consumers.next()
+        if consumer is not None and room >= len(found):
+            self._hand_all(turn, consumer, found, now_us)
+            return
         shares: dict[Consumer, list[Found]] = {}
         at = 0
         while at < len(found):
-            consumer, room = self.consumers.next()
+            if at:
+                consumer, room = self.consumers.next()
             if consumer is None:
                 self._put_back(found[at:])
                 break
@@ -182,6 +187,14 @@ class Group(ABC):
             if consumer.auto_ack:
                 self._finish(turn, hand, now_us)
             consumer.deliver(hand)
+
+    def _hand_all(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
+        """Have one consumer get everything, as where there is only one."""
+        consumer.take([offset for offset, _ in found])
+        hand = self._claim(turn, consumer, found, now_us)
+        if consumer.auto_ack:
+            self._finish(turn, hand, now_us)
+        consumer.deliver(hand)
 
     def _count(self, delivered: int, redelivered: int) -> None:
         """So many are on their way to a consumer."""

@@ -6,7 +6,7 @@ from typing import Final, final
 
 from headrace.core.delivery import Consumer, Delivery
 
-_SLACK: Final = 1024
+_SLACK: Final = 64
 
 
 @final
@@ -53,7 +53,10 @@ class Leases:
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        return self._deliveries.pop(offset)
+        delivery = self._deliveries.pop(offset)
+        if not self._deliveries:
+            self.clear()
+        return delivery
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
         """Those of these that the consumer holds, which are held no more."""
@@ -64,9 +67,12 @@ class Leases:
             if lease is not None and lease.consumer is consumer:
                 del held[delivery.offset]
                 ended.append(lease)
+        if not held:
+            self.clear()
         return ended
 
     def clear(self) -> None:
+        """Nothing is held any more."""
         self._deliveries.clear()
         self._ends.clear()
         self._noted = 0

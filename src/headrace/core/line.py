@@ -154,6 +154,19 @@ class Line:
             self.flow.hold(self, False)
             self.look()
 
+    def give_up(self, now_us: int) -> int:
+        """Tell publishers that waited as long as their queues say; returns when the next have, 0 for when none wait.
+
+        Publishers hear in the order in which they published, so those before them hear it as well.
+        """
+        waiting = [*self._ahead, *([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.turn]
+        overdue = [at for at, turn in enumerate(waiting) if 0 < turn.ack_due_us <= now_us]
+        if overdue:
+            error = Unavailable("it is not known to be stored within the queue's ack_timeout; it may be later")
+            for turn in waiting[: overdue[-1] + 1]:
+                turn.give_up(error)
+        return min([turn.ack_due_us for turn in waiting if turn.ack_due_us], default=0)
+
     def look(self) -> None:
         """See whether publishers must wait."""
         if self._ended is None:

@@ -6,7 +6,7 @@ from typing import Final, final
 from headrace.core.address import QUEUE_PREFIX
 from headrace.core.browser import Browser
 from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
-from headrace.core.definition import BUFFERED, DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
+from headrace.core.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
@@ -47,8 +47,9 @@ class Queue:
         self.name = definition.name
         self.log = log
         self.durable = definition.is_stored
-        self.is_synced = definition.ack_durability != BUFFERED
+        self.is_synced = definition.is_synced
         """Whether publishers hear of a message only when it would survive a power loss."""
+        self.ack_timeout_us = definition.ack_timeout_ms * 1000
         self.owner: object = None
         """The connection that has the queue for itself."""
         self.statistics = around.statistics
@@ -112,7 +113,8 @@ class Queue:
         """
         has_history = definition.history_ms > 0
         self.definition = definition
-        self.is_synced = definition.ack_durability != BUFFERED
+        self.is_synced = definition.is_synced
+        self.ack_timeout_us = definition.ack_timeout_ms * 1000
         self.selector = parse(definition.filter) if definition.filter else None
         if has_history != (self._history is not None):
             self._history = History(definition.name) if has_history else None
@@ -273,7 +275,12 @@ class Queue:
     @property
     def may_run_ahead(self) -> bool:
         """Whether messages may be delivered before they are synced."""
-        return not self.definition.is_stream and all([group.may_run_ahead for group in self.groups.values()])
+        if self.definition.is_stream:
+            return False
+        for group in self.groups.values():  # for every queue of every turn: a loop takes a third of what all() does
+            if not group.may_run_ahead:
+                return False
+        return True
 
     @property
     def unsettled(self) -> int:
@@ -327,7 +334,7 @@ class Queue:
 
     def floor(self) -> int:
         """The lowest offset that a work group still needs."""
-        floors = [group.state.committed for group in self.work_groups()]
+        floors = [group.state.committed for group in self.groups.values() if isinstance(group, WorkGroup)]
         return min(floors) if floors else self.log.next_offset
 
     def retention_floor(self, retention: Retention) -> int:

@@ -23,6 +23,7 @@ class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
     __slots__ = (
+        "ack_due_us",
         "before_commit",
         "confirms",
         "done",
@@ -56,6 +57,8 @@ class Turn:
         self.confirms: list[Confirm] = []
         self.unsynced = 0
         """How many of the confirms need not wait for the disk."""
+        self.ack_due_us = 0
+        """When publishers are told that it is not stored, if it is not by then; 0 for never."""
         self.is_barrier = False
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.touched: set[Queue] = set()
@@ -81,6 +84,11 @@ class Turn:
             self.published[queue] = [message]
         else:
             messages.append(message)
+
+    def wait_until(self, due_us: int) -> None:
+        """Have publishers wait until then, at most."""
+        if not self.ack_due_us or due_us < self.ack_due_us:
+            self.ack_due_us = due_us
 
     def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         self.size_bytes += size_bytes
@@ -122,6 +130,14 @@ class Turn:
         if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
         return self.durable.is_empty and self.memory.is_empty and not self.touched
+
+    def give_up(self, error: HeadraceError) -> None:
+        """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
+        confirms, self.confirms = self.confirms, []
+        self.unsynced = 0
+        self.ack_due_us = 0
+        for confirm in confirms:
+            confirm(error)
 
     def refuse(self, error: HeadraceError) -> None:
         """Tell the publishers that nothing came of it; what else is in the turn stays."""

@@ -25,7 +25,7 @@ class Waiting:
 
     @property
     def has_ready(self) -> bool:
-        return any(self._levels)
+        return self._count > 0 and any(self._levels)
 
     @property
     def next_due_us(self) -> int:

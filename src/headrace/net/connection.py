@@ -81,6 +81,10 @@ class Envelope(ABC):
         """The last bytes before the connection is closed by us."""
 
 
+Gate = Callable[[], bool]
+"""Whether anything may be written now."""
+
+
 @final
 class Wire(asyncio.Protocol):
     """The connection as its handler sees it: send, close, hold."""
@@ -102,6 +106,7 @@ class Wire(asyncio.Protocol):
         self._not_reading = 0
         self._is_closing = False
         self._envelope: Envelope | None = None
+        self.gate: Gate | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_sent = False
         self._has_received = False
@@ -295,7 +300,15 @@ class Wire(asyncio.Protocol):
 
     def stop(self) -> None:
         """The server stops."""
-        self._guarded(self._handler.stop)
+        self.guarded(self._handler.stop)
+
+    def dismiss(self) -> None:
+        """Say goodbye and nothing else: what was to be sent is not true any more."""
+        self._forget()
+        self.gate = None
+        self.stop()
+        self._flush()
+        self.gate = _shut
 
     # -- what the event loop calls -----------------------------------------------------------------------------------
 
@@ -317,7 +330,7 @@ class Wire(asyncio.Protocol):
         self.allow(HANDSHAKE_SECONDS)
         if self._on_begin is not None:
             self._on_begin(self)
-        self._guarded(lambda: self._handler.opened(self))
+        self.guarded(lambda: self._handler.opened(self))
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
@@ -367,10 +380,13 @@ class Wire(asyncio.Protocol):
         transport = self._transport
         if transport is None or self._is_closing:
             return
+        if self.gate is not None and not self.gate():
+            self._forget()
+            return
         while self._before:
             calls, self._before = self._before, []
             for call in calls:
-                self._guarded(call)
+                self.guarded(call)
         self._is_flush_due = False
         if not self._out:
             return
@@ -385,13 +401,19 @@ class Wire(asyncio.Protocol):
         elif transport.get_write_buffer_size() > OUTPUT_FULL_BYTES:
             self.pause_reading(BY_OUTPUT)
 
+    def _forget(self) -> None:
+        """Write nothing of what was sent, or was to be, this turn."""
+        self._out.clear()
+        self._before.clear()
+        self._out_bytes = 0
+
     def _relieve(self) -> None:
         if self._is_held and self._out_bytes < OUTPUT_HIGH_BYTES:
             self._hold(False)
 
     def _hold(self, is_held: bool) -> None:
         self._is_held = is_held
-        self._guarded(lambda: self._handler.hold_output(is_held))
+        self.guarded(lambda: self._handler.hold_output(is_held))
 
     def _on_beat(self, half_seconds: float, most_beats: int) -> None:
         self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
@@ -402,7 +424,7 @@ class Wire(asyncio.Protocol):
             self.abort()
             return
         if not self._has_sent:
-            self._guarded(self._handler.beat)
+            self.guarded(self._handler.beat)
         self._has_sent = False
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
@@ -412,7 +434,7 @@ class Wire(asyncio.Protocol):
         if self._silent_beats >= _LOOKS:
             silence = _LOOKS * period_seconds
             _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
-            self._guarded(on_silence)
+            self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
@@ -420,7 +442,7 @@ class Wire(asyncio.Protocol):
         _log.warning("no handshake within %g s: the connection is ended", seconds, extra=self._about())
         self.abort()
 
-    def _guarded(self, call: Callable[[], None]) -> None:
+    def guarded(self, call: Callable[[], None]) -> None:
         """The top of a connection: whatever goes wrong in it ends it, and it alone."""
         try:
             call()
@@ -435,6 +457,10 @@ class Wire(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _shut() -> bool:
+    return False
 
 
 def is_loopback(host: str) -> bool:

@@ -3,12 +3,10 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
-from headrace.errors import Unavailable
-from headrace.net.connection import CLOSE_SECONDS, HANDSHAKE_SECONDS, Handler, Wire
-
-_BACKLOG: Final = 1024
+from headrace.net.connection import CLOSE_SECONDS, Gate, Handler, Wire
+from headrace.net.inheritance import leave, open_server
 
 
 @final
@@ -22,24 +20,20 @@ class Listener:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self.port = 0
+        self.gate: Gate | None = None
+        """Whether the connections from now on may write anything, at any moment; None for always."""
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                self.accept,
-                host,
-                port,
-                ssl=tls,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
-            )
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; is another broker running there?"
-            ) from error
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None, left: int | None = None) -> None:
+        """Listen; port 0 picks a free one. Raises Unavailable when the address cannot be had.
+
+        `left` is the descriptor of a socket that listens already, see `leave`.
+        """
+        self._server = await open_server(self.accept, host, port, tls, left)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def leave(self) -> int | None:
+        """What this listens on, for the program that this process runs next; None when it is not open."""
+        return None if self._server is None else leave(self._server)
 
     @property
     def is_open(self) -> bool:
@@ -70,7 +64,9 @@ class Listener:
 
     def accept(self) -> Wire:
         """The protocol of a new connection."""
-        return Wire(self._make_handler(), self._ended, self._began)
+        wire = Wire(self._make_handler(), self._ended, self._began)
+        wire.gate = self.gate
+        return wire
 
     def _began(self, wire: Wire) -> None:
         """A connection is there; with TLS only once its handshake is done, and many do not come so far."""

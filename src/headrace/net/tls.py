@@ -29,12 +29,9 @@ class Tls:
         """What listeners are opened with. Each connection gets the newest certificate: see `reload`."""
         self._current = self.context
         self.context.sni_callback = self._greet
-        self.between_nodes = _load(replace(files, authority=None))
-        """The same for the other nodes of a cluster, which prove otherwise who they are."""
-        self._current_between_nodes = self.between_nodes
-        self.between_nodes.sni_callback = self._greet_node
-        self.fingerprint = _fingerprint(files.certificate)
-        """The hash of the certificate that is shown now."""
+        self._for_nodes: ssl.SSLContext | None = None
+        self.fingerprint = b""
+        """The hash of the certificate that other nodes are shown now."""
 
     def reload(self, files: TlsFiles | None = None) -> None:
         """Read the files again, or others, for connections that come from now on.
@@ -42,16 +39,32 @@ class Tls:
         Raises Unavailable and changes nothing then.
         """
         files = files or self._files
-        current, between_nodes = _load(files), _load(replace(files, authority=None))
-        self.fingerprint = _fingerprint(files.certificate)
-        self._current, self._current_between_nodes = current, between_nodes
+        current = _load(files)
+        if self._for_nodes is not None:
+            self._show_nodes(files)
+        self._current = current
         self._files = files
+
+    def for_nodes(self) -> ssl.SSLContext:
+        """The same for the other nodes of a cluster, which need no certificates: they prove otherwise who they are.
+
+        Raises Unavailable.
+        """
+        context = self._show_nodes(self._files)
+        context.sni_callback = self._greet_node
+        return context
+
+    def _show_nodes(self, files: TlsFiles) -> ssl.SSLContext:
+        context, fingerprint = _load(replace(files, authority=None)), _fingerprint(files.certificate)
+        self._for_nodes, self.fingerprint = context, fingerprint
+        return context
 
     def _greet(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current
 
     def _greet_node(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._current_between_nodes
+        assert self._for_nodes is not None
+        connection.context = self._for_nodes
 
 
 def to_nodes() -> ssl.SSLContext:
@@ -90,10 +103,12 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _fingerprint(certificate: Path) -> bytes:
-    """The hash of the first certificate in a file that was loaded."""
-    text = certificate.read_text()
-    start, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[start:end])).digest()
+    """The hash of the first certificate in a file that was loaded. Raises Unavailable."""
+    text = certificate.read_text("latin-1")
+    start, end = text.find(ssl.PEM_HEADER), text.find(ssl.PEM_FOOTER)
+    if start < 0 or end < start:
+        raise Unavailable(f"the certificate {certificate} cannot be shown to other nodes: it has no {ssl.PEM_HEADER}")
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[start : end + len(ssl.PEM_FOOTER)])).digest()
 
 
 class _Encrypted(Exception):

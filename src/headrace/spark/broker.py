@@ -64,7 +64,7 @@ class BrokerPlace(Place):
         if start >= stop:
             return []
         per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = max(1, most_bytes // per_message)
+        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
         return [
             Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
             for at in range(start, stop, rows)

@@ -13,6 +13,11 @@ from headrace.storage.frame import FRAME, HEADERS
 def read_schema(include_headers: bool) -> StructType:
     """All columns of a queue; headers only when asked for, since they cost the most."""
     names = [name for name in FRAME.names if include_headers or name != HEADERS]
+    return schema_of(names)
+
+
+def schema_of(names: Sequence[str]) -> StructType:
+    """These columns of a queue."""
     return from_arrow_schema(pa.schema([FRAME.field(name) for name in names]))
 
 

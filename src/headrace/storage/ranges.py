@@ -50,6 +50,8 @@ class RangeSet:
 
     def discard_below(self, offset: int) -> None:
         """Forget everything below `offset`."""
+        if not self._starts:
+            return
         gone = bisect_right(self._stops, offset)
         self.size -= sum(self._stops[:gone]) - sum(self._starts[:gone])
         del self._starts[:gone], self._stops[:gone]

@@ -95,3 +95,18 @@ def test_whoever_stands_between_two_nodes_with_another_certificate_is_found_out(
 
     with pytest.raises(Unavailable):
         nodes.ask(scenario())
+
+
+def test_a_certificate_that_was_replaced_is_shown_to_nodes_from_the_next_connection_on(
+    nodes: Nodes, authority: Authority
+) -> None:
+    before = nodes["a"].program._tls
+    assert before is not None
+    fingerprint = before.fingerprint
+    authority.sign("localhost", "server")
+
+    for name in ("a", "b"):
+        nodes.ask(nodes[name].reload())
+
+    assert before.fingerprint != fingerprint
+    nodes.ask(reach(nodes["a"].node, AMQP, Origin("127.0.0.1", 1, "127.0.0.1:1", "b"), SECRET, to_nodes())).abort()

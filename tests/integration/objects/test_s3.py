@@ -156,3 +156,23 @@ def test_a_store_that_ignores_conditional_writes_is_refused(s3_port: int) -> Non
     with forgetful.here(), pytest.raises(Unavailable, match="does not honour conditional writes"):
         prove_fencing(forgetful.url, SystemClock(), 30_000)
     forgetful.close()
+
+
+def test_who_does_not_wait_for_the_store_is_told_before_it_is_stored_and_it_is_when_the_store_is_back(s3: S3) -> None:
+    engine = ObjectEngine(s3.url, settings=IMPATIENT)
+    assert committed(engine, appended(b"one")) is None
+    s3.shut()
+    outcomes: list[HeadraceError | None] = []
+    engine.commit(appended(b"two"), outcomes.append, durable=False)
+    engine.sync()
+    before = list(outcomes)
+    seen = payloads(engine)
+    s3.open()
+    assert committed(engine, appended(b"three")) is None
+    engine.close()
+
+    assert before == [None]
+    assert seen == [b"one", b"two"]
+    again = ObjectEngine(s3.url, settings=QUICK)
+    assert payloads(again) == [b"one", b"two", b"three"]
+    again.close()

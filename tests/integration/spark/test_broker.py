@@ -146,6 +146,19 @@ def planned(broker: Broker, **options: object) -> Callable[[], list[int]]:
     return read
 
 
+def test_a_read_has_as_many_partitions_as_were_asked_for(broker: Broker) -> None:
+    broker.publish("orders", 10)
+    source = HeadraceDataSource({"url": broker.url, "path": "orders", "minPartitions": "4"})
+    reader = source.reader(source.schema())
+
+    partitions = reader.partitions()
+
+    assert len(partitions) >= 4
+    read = cast("BatchReader", reader).read
+    batches = [batch for partition in partitions for batch in read(partition)]
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(10))
+
+
 def test_what_is_consumed_before_it_is_read_is_missed_only_where_it_was_asked_for(broker: Broker) -> None:
     broker.publish("orders", 10)
     reads = [planned(broker), planned(broker, startingOffsets="2020-01-01"), planned(broker, minPartitions=10)]

@@ -23,7 +23,12 @@ def test_a_killed_driver_loses_and_repeats_nothing(broker: Broker, tmp_path: Pat
         "sql", "--from", "in", "--to", "out", "--max-messages", "20", "--schema", "none", "--url", broker.url,
         "--master", "local[2]", "SELECT payload FROM messages",
     )  # fmt: skip
-    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True) as driver:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with subprocess.Popen(
+        words, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True, env=environment
+    ) as driver:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not broker.payloads("out"):
             assert driver.poll() is None
@@ -32,9 +37,13 @@ def test_a_killed_driver_loses_and_repeats_nothing(broker: Broker, tmp_path: Pat
         os.killpg(driver.pid, signal.SIGKILL)  # with its JVM, which would go on for a moment
     broker.publish("in", 10, 100)
 
-    ended = subprocess.run([*words, "--once"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert list(temporary.glob("headrace-spark-*"))
+    ended = subprocess.run(
+        [*words, "--once"], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env=environment
+    )
 
     assert ended.returncode == 0, ended.stderr
+    assert list(temporary.glob("headrace-spark-*")) == []  # neither its own nor what the killed one left
     assert broker.payloads("out") == [f"in {number}" for number in range(110)]
     assert "sql: " in ended.stderr
     assert "/s, 0 behind" in ended.stderr

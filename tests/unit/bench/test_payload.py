@@ -55,6 +55,20 @@ def test_every_lane_has_numbers_of_its_own(lanes: int, repeats: int) -> None:
     assert all(numbers == list(range(300 * repeats)) for numbers in found.values())
 
 
+@pytest.mark.parametrize(("lanes", "in_row"), [(2, 64), (10, 64), (10, 16), (3, 32)])
+def test_a_lane_may_have_several_messages_in_a_row(lanes: int, in_row: int) -> None:
+    batch = Batch(frames(lanes), lanes, 64, in_row)
+    found: list[tuple[int, int]] = []
+
+    for cycle in range(6):
+        for piece in batch.pieces:
+            batch.fill(piece, cycle * batch.repeats, 7)
+            found += [(lane, number) for lane, number, _ in read(piece, batch.stride)]
+
+    in_order = [(lane, number) for lane in range(lanes) for number in range(in_row)]
+    assert found == [(lane, cycle * in_row + number) for cycle in range(6) for lane, number in in_order]
+
+
 def test_a_number_of_the_protocol_goes_up_from_message_to_message() -> None:
     batch = Batch(frames(1), 1, 16)
     piece = batch.pieces[0]

@@ -128,6 +128,8 @@ def test_with_a_certificate_there_are_tls_ports() -> None:
         ("log: {level: loud}\n", 1, "must be one of debug, info, warning, error, not 'loud'"),
         ("queue_manager: {auto_commit_interval: soon}\n", 1, "must be a duration such as '168h'"),
         ("queue_manager: {auto_commit_interval: 0}\n", 1, "at least 1 ms"),
+        ("cluster: {listen: here}\n", 1, "'listen' must be host:port"),
+        ("cluster: {listen: 'here:70000'}\n", 1, "with a port up to 65535"),
         ("queues: {name: a}\n", 1, "'queues' must be a list"),
         ("queues:\n - name: a\n - {}\n", 3, "the key 'name' is missing"),
         ("queues:\n - name: a\n - type: stream\n   name: a\n", 4, "the queue 'a' is there twice"),

@@ -262,7 +262,7 @@ def test_every_key_of_a_configured_queue_counts() -> None:
             "dlq": {"enabled": True, "topic": "$dlq/all"},
             "replication": {
                 "enabled": True,
-                "group": "g",
+                "group": "default",
                 "mode": "async",
                 "ack_timeout": "2s",
                 "replication_factor": 5,
@@ -294,7 +294,7 @@ def test_every_key_of_a_configured_queue_counts() -> None:
         dead_letter_queue="$dlq/all",
         replication={
             "enabled": True,
-            "group": "g",
+            "group": "default",
             "mode": "async",
             "ack_timeout_ms": 2_000,
             "replication_factor": 5,
@@ -361,6 +361,7 @@ def test_a_configured_ephemeral_queue_is_not_stored() -> None:
         ({"name": "q", "retry": {"multiplier": 0.5}}, "retry: 'multiplier'"),
         ({"name": "q", "dlq": {"enabled": 1}}, "dlq: 'enabled'"),
         ({"name": "q", "replication": {"mode": "later"}}, "replication: 'mode'"),
+        ({"name": "q", "replication": {"group": "g"}}, "there is one replication group, 'main'"),
         ({"name": "q", "colour": "red"}, "there is no key 'colour'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Work groups: cursor, committed and pending as the sources have it; claims, retries, filters, restarts."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -881,3 +882,27 @@ def test_the_count_of_messages_is_the_same_after_a_restart(how: Callable[[House]
     house.run()
 
     assert group_of(restarted(house)).ready == group_of(house).ready
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+def test_a_group_remembers_nothing_of_messages_that_it_is_done_with() -> None:
+    house = house_with()
+    inbox = house.consume("orders", "c1", credit=2)
+
+    def pass_through(count: int) -> None:
+        for _ in range(count):
+            house.publish("orders", "x")
+            house.settle(ACK, *inbox.take())
+
+    pass_through(200)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        pass_through(600)
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert grown < 30 * 600

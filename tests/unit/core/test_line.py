@@ -10,6 +10,7 @@ import pytest
 
 from headrace.clock import ManualClock, SystemClock
 from headrace.core.broker import Broker
+from headrace.core.configured import configured
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
@@ -649,3 +650,70 @@ def test_draining_waits_until_what_ran_ahead_is_synced(ahead: Ahead) -> None:
     ahead.broker.drain()
 
     assert ahead.told == ["a confirmed"]
+
+
+# -- replication -------------------------------------------------------------------------------------------------------
+
+
+def outcomes(told: list[str], name: str) -> Confirm:
+    return lambda error: told.append(f"{name}: {'stored' if error is None else type(error).__name__}")
+
+
+def replicated(name: str, **more: object) -> QueueDefinition:
+    return configured({"name": name, "replication": {"enabled": True, **more}})
+
+
+def test_a_publisher_hears_after_the_ack_timeout_that_its_message_is_not_stored_and_in_order(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("patient", durable=True))
+    refused.broker.declare(replicated("quick", ack_timeout="2s"))
+    refused.run()
+    told: list[str] = []
+    stubborn.is_closed_door = True
+    for name in ("patient", "quick", "patient"):
+        refused.broker.publish(refused.message(name, name), outcomes(told, name))
+        refused.run()
+    refused.clock.advance(1.9)
+    refused.broker.tick()
+    before = list(told)
+    refused.clock.advance(0.1)
+    refused.broker.tick()
+
+    assert before == []
+    assert told == ["patient: Unavailable", "quick: Unavailable", "patient: Unavailable"]
+    stubborn.open_door()
+    refused.run()
+    assert len(told) == 3, "what came of it later is for nobody to hear"
+    assert texts(refused, "quick") == ["quick"]
+
+
+def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: StubbornEngine, refused: House) -> None:
+    refused.broker.declare(replicated("none", ack_timeout="0s"))
+    refused.broker.declare(configured({"name": "off", "replication": {"enabled": False, "ack_timeout": "1s"}}))
+    refused.run()
+    told: list[str] = []
+    stubborn.is_closed_door = True
+    for name in ("none", "off"):
+        refused.broker.publish(refused.message(name, name), outcomes(told, name))
+        refused.run()
+    refused.clock.advance(100)
+    refused.broker.tick()
+    before = list(told)
+    stubborn.open_door()
+    refused.run()
+
+    assert before == []
+    assert told == ["none: stored", "off: stored"]
+
+
+@pytest.mark.parametrize(("mode", "waits"), [("sync", True), ("async", False)])
+def test_publishers_wait_for_the_store_unless_replication_is_asynchronous(
+    stubborn: StubbornEngine, refused: House, mode: str, waits: bool
+) -> None:
+    refused.broker.declare(replicated("q", mode=mode))
+    refused.run()
+    refused.broker.publish(refused.message("a", "q"), lambda _: None)
+    refused.run()
+
+    assert stubborn.waits[-1] is waits

@@ -1,37 +1,39 @@
-"""A batch that is too much for one commit is cut into pieces that have every offset once."""
-
-from itertools import pairwise
+"""A batch that is too much for one commit is cut in two, until pieces fit or are of a single message."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.pipelines.assign_batch import Part, cut
+from headrace.spark.pipelines.assign_batch import Part, Range, halved
 
 _PARTS = st.lists(
-    st.builds(Part, st.just("p"), st.integers(1, 50), st.sampled_from(["a", "b", "c"]), st.integers(0, 30)),
+    st.builds(
+        lambda queue, first, more: Part("p", queue, first, first + more),
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(0, 30),
+        st.integers(0, 5),
+    ),
     min_size=1,
-    unique_by=lambda part: (part.queue, part.first),
 )
 
 
+def messages(ranges: list[Range]) -> list[tuple[str, int]]:
+    return [(queue, offset) for queue, start, stop in ranges for offset in range(start, stop)]
+
+
 @given(_PARTS)
-def test_every_offset_is_in_one_piece_and_no_piece_is_too_large(parts: list[Part]) -> None:
-    pieces = cut(parts, 100)
+def test_halves_have_every_message_once_and_are_smaller(parts: list[Part]) -> None:
+    staged = {(part.queue, offset) for part in parts for offset in range(part.first, part.last + 1)}
 
-    for queue in {part.queue for part in parts}:
-        ranges = [(start, stop) for piece in pieces for name, start, stop in piece if name == queue]
-        assert (ranges[0][0], ranges[-1][1]) == (0, 1 << 62)
-        assert all(one[1] == other[0] for one, other in pairwise(ranges))
-    for piece in pieces:
-        within = [
-            part.size
-            for part in parts
-            if any(queue == part.queue and start <= part.first < stop for queue, start, stop in piece)
-        ]
-        assert sum(within) <= 100
+    halves = halved(parts)
+
+    if len(staged) == 1:
+        assert halves == []
+        return
+    both = messages(halves[0]) + messages(halves[1])
+    assert len(both) == len(set(both))
+    assert staged <= set(both)
+    assert all(0 < len(messages(half)) < len(both) for half in halves)
 
 
-def test_what_fits_is_one_piece() -> None:
-    assert cut([Part("p", 10, "a", 7), Part("q", 10, "a", 3), Part("r", 10, "b", 5)], 100) == [
-        [("a", 0, 1 << 62), ("b", 0, 1 << 62)]
-    ]
+def test_nothing_cannot_be_halved() -> None:
+    assert halved([]) == []

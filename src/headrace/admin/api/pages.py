@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from headrace.admin.answers import answer
 from headrace.admin.api import (
+    cluster,
     connections,
     dead_letters,
     groups,
@@ -25,6 +26,7 @@ from headrace.version import __version__
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *overview.OPERATIONS,
+    *cluster.OPERATIONS,
     *queues.OPERATIONS,
     *messages.OPERATIONS,
     *groups.OPERATIONS,

@@ -1,8 +1,10 @@
 """Running a pipeline from the command line: the session, how far it is, how it ends. No pipeline."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, final
 
 import typer
@@ -61,7 +63,7 @@ def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession
     """Spark for as long as a command runs."""
     settings = dict(_setting(each) for each in conf or [])
     try:
-        with problems_told():
+        with problems_told(), _termination_interrupts():
             from headrace.spark.pipelines.session import open_session
 
             spark = open_session(master, "headrace", settings)
@@ -72,6 +74,20 @@ def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on where it ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM ends a pipeline as Ctrl-C does: in order."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

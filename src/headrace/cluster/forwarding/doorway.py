@@ -57,6 +57,7 @@ class Doorway:
         self._seen = 0
         self._waiting: asyncio.Future[None] | None = None
         self._relays: set[Relay] = set()
+        self._said = ""
         self._last_owner: tuple[Node, int] | None = None
 
     @property
@@ -90,6 +91,7 @@ class Doorway:
         owner, epoch = self.ownership.owner, self.ownership.epoch
         if owner is not None and (owner, epoch) != self._last_owner:
             self._last_owner = (owner, epoch)
+            self._said = ""
             for relay in list(self._relays):
                 relay.part(f"node {owner.name!r} serves from now on; connect again")
         self._tell()
@@ -107,15 +109,25 @@ class Doorway:
             seen, owner, why = self._seen, self.owner, self.elsewhere("").why
             if owner is not None and self.ownership is not None:
                 try:
-                    return await reach(owner, protocol, origin, self.ownership.secret, self._tls)
+                    upstream = await reach(owner, protocol, origin, self.ownership.secret, self._tls)
                 except Unavailable as error:
                     why = str(error)
-                    _log.info("a client waits: %s", why, extra={"connection": f"{origin.address}:{origin.port}"})
+                    self._say(why)
+                else:
+                    if owner == self.owner:
+                        return upstream
+                    upstream.abort()  # it was the owner when it was asked
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 raise Unavailable(why)
             await self._change(seen, min(left, RETRY_SECONDS))
         return self.local
+
+    def _say(self, why: str) -> None:
+        """Tell that clients wait, once for all of them and for each reason."""
+        if why != self._said:
+            self._said = why
+            _log.warning("clients wait: the owner cannot be reached: %s", why)
 
     async def _change(self, seen: int, seconds: float) -> None:
         """Return when something is not as it was then, or after so long."""

@@ -5,7 +5,6 @@ reached, the client waits, for a while; a node that becomes the owner itself kee
 """
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.cluster.forwarding.tongues import NUMBERS
@@ -18,7 +17,6 @@ from headrace.net.passing import START_BYTES, Tongue, Tracker
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.doorway import Doorway
 
-_log: Final = logging.getLogger("headrace.cluster")
 _GOODBYE_SECONDS: Final = 2.0
 
 
@@ -74,6 +72,8 @@ class Relay(Handler, Sink):
             self._upstream.pause(is_held)
 
     def ended(self) -> bool:
+        if self._successor is not None:
+            return self._successor.ended()
         if self._upstream is None:
             return False
         self._upstream.write_eof()
@@ -113,12 +113,12 @@ class Relay(Handler, Sink):
         try:
             found = await doorway.find(NUMBERS[name], wire.origin(doorway.node))
         except Unavailable:
-            self._hand_over(wire, self._tongue.refuse(doorway.whither(name)))
+            wire.guarded(lambda: self._hand_over(wire, self._tongue.refuse(doorway.whither(name))))
             return
         if isinstance(found, Upstream):
             self._join(wire, found)
         else:
-            self._hand_over(wire, found.handler(name))
+            wire.guarded(lambda: self._hand_over(wire, found.handler(name)))
 
     def _join(self, wire: Wire, upstream: Upstream) -> None:
         """From here on bytes pass in both directions."""
@@ -179,9 +179,11 @@ class Relay(Handler, Sink):
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.abort()
-        goodbye = self._tracker.goodbye(why) if self._tracker is not None else b""
-        wire.send(goodbye)
-        if goodbye and self._tracker is not None and self._tracker.awaits_farewell:
+        tracker = self._tracker
+        goodbye = tracker.goodbye(why) if tracker is not None else b""
+        if goodbye:
+            wire.send(goodbye)
+        if goodbye and tracker is not None and tracker.awaits_farewell:
             wire.resume_reading(BY_BROKER)
             wire.close(_GOODBYE_SECONDS)
         else:

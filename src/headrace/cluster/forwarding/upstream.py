@@ -61,6 +61,7 @@ class Upstream(asyncio.Protocol):
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._binding = b""
         self._is_over = False
+        self._linger: asyncio.TimerHandle | None = None
         self.accepted: asyncio.Future[None] = self._loop.create_future()
         """Done when the owner takes the client; has Unavailable otherwise."""
 
@@ -98,7 +99,7 @@ class Upstream(asyncio.Protocol):
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.close()
-            self._loop.call_later(LINGER_SECONDS, transport.abort)
+            self._linger = self._loop.call_later(LINGER_SECONDS, transport.abort)
 
     def abort(self) -> None:
         self._sink = None
@@ -160,6 +161,8 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._is_over = True
+        if self._linger is not None:
+            self._linger.cancel()
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.over()

@@ -44,13 +44,37 @@ _MARKS: Final = (b"\0", b"\1")
 HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
 
 # Publishers repeat themselves: what was read once is looked up, not read again. 0.4 us a message instead of 2.5.
-# Per connection, so small: those whose properties are all different gain nothing from more.
-_MAX_ROUTES: Final = 1024
+# Properties per connection, so few: those whose properties are all different gain nothing from more.
+_OWN_ROUTES: Final = 1024
+_SHARED_ROUTES: Final = 65_536
 _MAX_SAID: Final = 256
 _MAX_SAID_BYTES: Final = 256
 
 
 _NONE: Final = Publish(0, Route("", "", False, False), b"", Properties(), b"")
+
+
+@final
+class RouteRoom:
+    """How many routes all connections together may remember besides the first thousand of each.
+
+    Who publishes to ten thousand queues in turn has each looked up, and a thousand such publishers do not fill memory.
+    """
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _SHARED_ROUTES
+
+    def take(self) -> bool:
+        """Whether there is room for one more; it is then taken."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def give_back(self, count: int) -> None:
+        self._left += count
 
 
 @final
@@ -75,8 +99,9 @@ class Decoder:
     What is wrong is raised once the events before it were given: `failure` says that the next call will raise it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: RouteRoom | None = None) -> None:
         self.frame_max = FRAME_MAX_SIZE
+        self._room = room or RouteRoom()
         self._rest = b""
         self._is_open = False
         self._is_refused = False
@@ -228,10 +253,15 @@ class Decoder:
         key = reader.shortstr()
         bits = reader.octet()
         route = Route(exchange, key, bits & 1 == 1, bits & 2 == 2)
-        if len(self._routes) >= _MAX_ROUTES:
-            self._routes.clear()
+        if len(self._routes) >= _OWN_ROUTES and not self._room.take():
+            self.forget_routes()
         self._routes[payload] = route
         return route
+
+    def forget_routes(self) -> None:
+        """Let go of the routes that are remembered: others may need the room."""
+        self._room.give_back(max(0, len(self._routes) - _OWN_ROUTES))
+        self._routes.clear()
 
     def _header(self, channel: int, payload: bytes, events: list[Event]) -> None:
         content = self._contents.get(channel)

@@ -34,7 +34,7 @@ class Connection(Handler):
     def __init__(self, server: Server, clock: Clock) -> None:
         self._server = server
         self._clock = clock
-        self._decoder = Decoder()
+        self._decoder = Decoder(server.routes)
         self._wire: Wire | None = None
         self._handshake: Handshake | None = None
         self._link: Link | None = None
@@ -84,6 +84,7 @@ class Connection(Handler):
 
     def lost(self) -> None:
         self._close_channels()
+        self._decoder.forget_routes()
         link, self._link = self._link, None
         if link is not None:
             link.broker.on_flow.remove(self._on_flow)

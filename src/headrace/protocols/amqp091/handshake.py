@@ -11,6 +11,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Login
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.connection import Wire
+from headrace.protocols.amqp091.codec import RouteRoom
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
     COMMAND_INVALID,
@@ -61,12 +62,13 @@ def start_fields(version: str, has_certificate: bool) -> dict[str, object]:
 class Server:
     """What all connections of the server share."""
 
-    __slots__ = ("_hosts", "_met", "access", "version")
+    __slots__ = ("_hosts", "_met", "access", "routes", "version")
 
     def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
         self._hosts = hosts
         self._met: dict[str, Host] = {}
         self.access = access
+        self.routes = RouteRoom()
         self.version = version
 
     def find_host(self, name: str) -> Host | None:

@@ -1,17 +1,18 @@
 """Pipeline `assign`: every message of a log to each queue whose filter it matches, exactly once, in one commit a batch.
 
-Tasks match and stage in one go, so that a payload crosses from Spark to Python once; the driver commits what they
-staged under the pipeline's id and the number of the batch.
+Spark gets to see what the filters read, never the payloads: tasks stage which message goes where, and the broker copies
+them when the driver commits that, under the pipeline's id and the number of the batch.
 """
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -26,14 +27,15 @@ from headrace.spark.pipelines.assign_batch import Batches, Part
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet, check_columns
 from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
+from headrace.spark.pipelines.session import parallelism
 from headrace.spark.pipelines.sql import trigger
 from headrace.spark.pipelines.state import open_state
+from headrace.storage.frame import HEADERS
 
 MAX_BYTES: Final = "64m"
 """The most that is read for one batch: all of it, as often as it matches, is one commit of the broker if it can be."""
-PART_BYTES: Final = 20 << 20
-COLUMNS: Final = ("queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority",
-                  "content_type", "headers")  # fmt: skip
+PART_COPIES: Final = 1 << 20
+"""The most copies that a part says something of: a message for a queue takes 12 bytes of it."""
 Filters = tuple[tuple[str, str], ...]
 """Queues and their filters, in the order of the queues' names."""
 
@@ -80,18 +82,20 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
     state = open_state(settings.state, settings.name, {"kind": "assign", "from": settings.queues})
     server = write_options({**settings.endpoint.options, "path": settings.filters[0][0]}).server
     options = {
-        "includeHeaders": "true", "startingOffsets": settings.starting, "maxBytesPerTrigger": settings.max_bytes,
-    }  # fmt: skip
+        "startingOffsets": settings.starting,
+        "maxBytesPerTrigger": settings.max_bytes,
+        "minPartitions": str(parallelism(spark)),
+    }
     transaction = f"assign-{state.id}"
 
     def stage(frame: DataFrame, attempt: str) -> list[Part]:
         task = Stage(server, transaction, settings.filters, attempt)
-        staged = frame.select(*COLUMNS).mapInArrow(task, "name STRING, size BIGINT, queue STRING, first BIGINT")
-        return [Part(row.name, row.size, row.queue, row.first) for row in staged.collect()]
+        staged = frame.mapInArrow(task, "name STRING, queue STRING, first BIGINT, last BIGINT")
+        return [Part(row.name, row.queue, row.first, row.last) for row in staged.collect()]
 
     assign = Batches(server, transaction, state, settings.filters, stage)
     try:
-        frame = settings.endpoint.stream(spark, settings.queues, **options)
+        frame = settings.endpoint.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.queryName(settings.name).option("checkpointLocation", state.checkpoint)
         query = trigger(writer.foreachBatch(assign), settings.once, settings.every).start()
     except PySparkException as error:
@@ -99,9 +103,17 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
     return Watch(settings.name, query)
 
 
+def columns_read(filters: Filters) -> tuple[str, ...]:
+    """The columns of a log that tasks need to see: what the filters read, and which message it is."""
+    selectors = [parse(text) for _, text in filters]
+    fields = {name for selector in selectors for name in selector.fields}
+    headers = [HEADERS] if any(selector.headers for selector in selectors) else []
+    return ("queue", "offset", *sorted(fields - {"queue", "offset"}), *headers)
+
+
 @final
 class Stage:
-    """What a task does: match its messages, stage a copy for every queue, and say which parts it wrote."""
+    """What a task does: match its messages, stage which of them goes to which queue, and say which parts it wrote."""
 
     def __init__(self, server: Server, transaction: str, filters: Filters, attempt: str) -> None:
         self._server = server
@@ -110,8 +122,7 @@ class Stage:
         self._attempt = attempt
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        predicates = PredicateSet([parse(text) for _, text in self._filters])
-        queues = pa.array([queue for queue, _ in self._filters], pa.string())
+        predicates = _predicates(self._filters)
         client = Client(self._server)
         context = TaskContext.get()
         # No other attempt ever writes under this name.
@@ -122,61 +133,71 @@ class Stage:
             for batch in batches:
                 for each in _of_one_queue(batch):
                     queue = each.column("queue")[0].as_py()
-                    if waiting.batches and waiting.queue != queue:
+                    if waiting.count and waiting.queue != queue:
                         parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
-                    for first, copies in _assigned(each, predicates, queues):
-                        waiting.add(queue, first, copies)
-                        if waiting.size >= PART_BYTES:
+                    for offsets, numbers in _assigned(each, predicates):
+                        if waiting.count + len(offsets) > PART_COPIES:
                             parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
-            if waiting.batches:
+                        waiting.add(queue, offsets, numbers)
+            if waiting.count:
                 parts.append(self._put(client, f"{name}-{len(parts)}", waiting))
         finally:
             client.close()
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([part.name for part in parts], pa.string()),
-                pa.array([part.size for part in parts], pa.int64()),
                 pa.array([part.queue for part in parts], pa.string()),
                 pa.array([part.first for part in parts], pa.int64()),
+                pa.array([part.last for part in parts], pa.int64()),
             ],
-            ["name", "size", "queue", "first"],
+            ["name", "queue", "first", "last"],
         )
 
     def _put(self, client: Client, part: str, waiting: "Waiting") -> Part:
         """Stage what waits, and have nothing wait."""
+        offsets, numbers = np.concatenate(waiting.offsets), np.concatenate(waiting.numbers)
+        queues = pa.DictionaryArray.from_arrays(
+            pa.array(numbers), pa.array([queue for queue, _ in self._filters], pa.string())
+        )
+        copies = pa.RecordBatch.from_arrays([pa.array(offsets), queues], ["offset", "queue"])
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, waiting.batches[0].schema) as writer:
-            for batch in waiting.batches:
-                writer.write_batch(batch)
+        with pa.ipc.new_stream(sink, copies.schema) as writer:
+            writer.write_batch(copies)
         path = f"/bulk/transactions/{self._transaction}/parts/{part}"
-        query = {"queues": "queue", "attempt": self._attempt}
+        query = {"copy": waiting.queue, "attempt": self._attempt}
         client.send("PUT", path, query, bytes(memoryview(sink.getvalue())))
-        staged = Part(part, waiting.size, waiting.queue, waiting.first)
+        staged = Part(part, waiting.queue, int(offsets.min()), int(offsets.max()))
         waiting.clear()
         return staged
 
 
 @final
 class Waiting:
-    """Copies of messages of one queue that are not staged yet."""
+    """Which messages of one queue go where, as far as it is not staged yet."""
 
     def __init__(self) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self.size = 0
+        self.offsets: list[npt.NDArray[np.int64]] = []
+        self.numbers: list[npt.NDArray[np.int32]] = []
+        self.count = 0
         self.queue = ""
-        self.first = 0
 
-    def add(self, queue: str, first: int, copies: pa.RecordBatch) -> None:
-        """Have copies of messages wait, the first of which has this offset."""
-        if not self.batches:
-            self.queue = queue
-            self.first = first
-        self.batches.append(copies)
-        self.size += copies.nbytes
+    def add(self, queue: str, offsets: npt.NDArray[np.int64], numbers: npt.NDArray[np.int32]) -> None:
+        """Have copies of messages of this queue wait, each with the number of its filter."""
+        self.queue = queue
+        self.offsets.append(offsets)
+        self.numbers.append(numbers)
+        self.count += len(offsets)
 
     def clear(self) -> None:
-        self.batches = []
-        self.size = 0
+        self.offsets = []
+        self.numbers = []
+        self.count = 0
+
+
+@lru_cache(maxsize=2)
+def _predicates(filters: Filters) -> PredicateSet:
+    """The filters, made once in a process that runs many tasks: a thousand of them take a quarter of a second."""
+    return PredicateSet([parse(text) for _, text in filters])
 
 
 def _of_one_queue(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -190,32 +211,12 @@ def _of_one_queue(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _assigned(
-    batch: pa.RecordBatch, predicates: PredicateSet, queues: pa.Array
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The messages as often as they match, each with its queue, in order; in pieces, with the offset of the first."""
+    batch: pa.RecordBatch, predicates: PredicateSet
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
+    """The offsets of messages as often as they match, each with its filter, in order; in pieces as large as parts."""
     rows, numbers = predicates.matches(batch)
     order = np.argsort(rows, kind="stable")
-    rows, numbers = rows[order], numbers[order]
-    per_row = max(1, batch.nbytes // max(1, batch.num_rows))
-    step = max(1, (PART_BYTES // 2) // per_row)
-    for at in range(0, len(rows), step):
-        chosen = pa.array(rows[at : at + step])
-        first = batch.column("offset")[chosen[0].as_py()].as_py()
-        yield first, _copies(batch, chosen, queues.take(pa.array(numbers[at : at + step])))
-
-
-def _copies(batch: pa.RecordBatch, rows: pa.Array, queues: pa.Array) -> pa.RecordBatch:
-    chosen = batch.select(["payload", "topic", "headers", "content_type", "priority", "expires_at"]).take(rows)
-    columns = {name: chosen.column(name) for name in chosen.schema.names}
-    expires_at = columns.pop("expires_at")
-    if expires_at.null_count < len(expires_at):
-        columns["expires_in_ms"] = _remaining_ms(expires_at)
-    else:
-        columns["expires_in_ms"] = pa.nulls(len(rows), pa.int64())
-    return pa.RecordBatch.from_arrays([queues, *columns.values()], ["queue", *columns])
-
-
-def _remaining_ms(expires_at: pa.Array) -> pa.Array:
-    """How long messages still live; what has expired meanwhile lives a millisecond more."""
-    left = pc.subtract(expires_at.cast(pa.int64()), pa.scalar(time.time_ns() // 1000))
-    return pc.max_element_wise(pc.divide(left, pa.scalar(1000)), pa.scalar(1), skip_nulls=False)
+    offsets = batch.column("offset").to_numpy()[rows[order]]
+    numbers = numbers[order]
+    for at in range(0, len(offsets), PART_COPIES):
+        yield offsets[at : at + PART_COPIES], numbers[at : at + PART_COPIES]

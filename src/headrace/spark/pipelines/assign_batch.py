@@ -1,7 +1,8 @@
 """One batch of `assign`: staged by the tasks, committed by the driver, in pieces when it is too much for one commit.
 
-Pieces are ranges of offsets. They are written down before the first of them is committed, and each has a number of its
-own, so a batch that comes again goes on with the very piece it had come to.
+Only the broker knows how much that is: what it finds too large is cut in two. Pieces are ranges of offsets. They are
+written down before any of them is committed, and each has a number of its own, so a batch that comes again goes on with
+the very piece it had come to.
 """
 
 import hashlib
@@ -9,18 +10,15 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final, final
 
 from pyspark.sql import DataFrame
 
-from headrace.errors import HeadraceError, Refused
+from headrace.errors import HeadraceError, Refused, TooLarge
 from headrace.spark.client import Client
 from headrace.spark.options import Server
 from headrace.spark.pipelines.state import State, read_json, write_json
 
-COMMIT_BYTES: Final = 128 << 20
-"""The most that is committed at once. The broker takes twice that, and has all of it in memory meanwhile."""
 _PIECES: Final = 1 << 20
 """The most pieces of a batch, so that numbers go up from batch to batch."""
 _ABORT_PATIENCE_SECONDS: Final = 5.0
@@ -31,12 +29,12 @@ Range = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Part:
-    """What a task staged: copies of messages of one queue, from the offset `first` on."""
+    """What a task staged: copies of messages of one queue, from the offset `first` to `last`."""
 
     name: str
-    size: int
     queue: str
     first: int
+    last: int
 
 
 Stage = Callable[[DataFrame, str], Sequence[Part]]
@@ -58,16 +56,23 @@ class Batches:
         pieces = self._noted(batch)
         at = 0
         while at < len(pieces):
+            if at + 1 >= _PIECES:
+                raise Refused(f"batch {batch} has more than {_PIECES} pieces: read less at once with max_bytes")
             attempt = uuid.uuid4().hex
             parts = self._staged(_rows(frame, pieces[at]), attempt)
-            if sum(part.size for part in parts) > COMMIT_BYTES and len(pieces) == 1 and len(parts) > 1:
+            names = [part.name for part in parts]
+            try:
+                self._call(
+                    "POST", "/commit", {}, {"parts": names, "sequence": batch * _PIECES + at, "attempt": attempt}
+                )
+            except TooLarge:
                 self._call("DELETE", "", {"attempt": attempt})
-                pieces = cut(parts, COMMIT_BYTES)
+                halves = halved(parts)
+                if not halves:
+                    raise
+                pieces[at : at + 1] = halves  # no other piece has changed, and this one was not committed
                 write_json(self._note, {"batch": batch, "filters": self._filters, "pieces": pieces})
                 continue
-            names = [part.name for part in parts]
-            body = {"parts": names, "sequence": batch * _PIECES + at, "attempt": attempt}
-            self._call("POST", "/commit", {}, body)
             at += 1
 
     def _staged(self, frame: DataFrame, attempt: str) -> Sequence[Part]:
@@ -106,23 +111,20 @@ class Batches:
             client.close()
 
 
-def cut(parts: Sequence[Part], most_bytes: int) -> list[list[Range]]:
-    """Pieces of whole parts, none larger than that unless it is one part; together they have every offset."""
-    pieces: list[list[Range]] = [[]]
-    size = 0
-    in_order = sorted(parts, key=lambda part: (part.queue, part.first))
-    for queue, group in groupby(in_order, key=lambda part: part.queue):
-        own = list(group)
-        starts = [0, *[part.first for part in own[1:]]]
-        for part, start, stop in zip(own, starts, [*starts[1:], 1 << 62], strict=True):
-            if size and size + part.size > most_bytes:
-                pieces.append([])
-                size = 0
-            size += part.size
-            if pieces[-1] and pieces[-1][-1][0] == queue:
-                start = pieces[-1].pop()[1]
-            pieces[-1].append((queue, start, stop))
-    return pieces
+def halved(parts: Sequence[Part]) -> list[list[Range]]:
+    """Two pieces that have all messages of the parts; none when they are of a single message."""
+    extents: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        first, last = extents.get(part.queue, (part.first, part.last))
+        extents[part.queue] = min(first, part.first), max(last, part.last)
+    ranges = [(queue, first, last + 1) for queue, (first, last) in sorted(extents.items())]
+    if len(ranges) > 1:
+        return [ranges[: len(ranges) // 2], ranges[len(ranges) // 2 :]]
+    if not ranges or ranges[0][2] - ranges[0][1] < 2:
+        return []
+    ((queue, start, stop),) = ranges
+    middle = (start + stop) // 2
+    return [[(queue, start, middle)], [(queue, middle, stop)]]
 
 
 def _rows(frame: DataFrame, piece: Sequence[Range]) -> DataFrame:

@@ -1,8 +1,12 @@
 """Where a pipeline reads and writes: a broker or a data directory, as options of the data source. No queries."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+
+from headrace.spark.columns import schema_of
 
 FORMAT = "headrace"
 
@@ -30,6 +34,12 @@ class Endpoint:
         """The messages of these queues as a table."""
         return spark.read.format(FORMAT).options(**self.options, **options).load(queues)
 
-    def stream(self, spark: SparkSession, queues: str, **options: str) -> DataFrame:
-        """The messages of these queues as a stream."""
-        return spark.readStream.format(FORMAT).options(**self.options, **options).load(queues)
+    def stream(self, spark: SparkSession, queues: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
+        """The messages of these queues as a stream; of these columns, or of those that the options say."""
+        reader = spark.readStream.format(FORMAT).options(**self.options, **options)
+        return (reader.schema(schema_of(columns)) if columns else reader).load(queues)
+
+
+def files_at(place: str) -> str:
+    """Where files are, for Spark to find: a path means this process's directory; other stores have whole addresses."""
+    return str(Path(place).absolute()) if place and "://" not in place else place

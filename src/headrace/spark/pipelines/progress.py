@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.errors import HeadraceError, Refused
 
 POLL_SECONDS: Final = 0.2
+_NOT_INSTALLED: Final = "No module named 'headrace'"
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ def say_nothing(progress: Progress) -> None:
 
 @final
 class Watch:
-    """One streaming query, observed until it ends."""
+    """One streaming query, observed until it ends; `close` is called then."""
 
-    def __init__(self, name: str, query: StreamingQuery) -> None:
+    def __init__(self, name: str, query: StreamingQuery, close: Callable[[], None] = lambda: None) -> None:
         self.name = name
         self.query = query
+        self.close = close
         self._started = time.monotonic()
         self._counted: set[int] = set()
         self._messages = 0
@@ -76,10 +78,12 @@ def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
                 tell(watch.look())
                 if ended:
                     waiting.remove(watch)
+        return [watch.look() for watch in watches]
     finally:
         for watch in waiting:
             watch.query.stop()
-    return [watch.look() for watch in watches]
+        for watch in watches:
+            watch.close()
 
 
 def failed(name: str, error: Exception) -> HeadraceError:
@@ -89,6 +93,11 @@ def failed(name: str, error: Exception) -> HeadraceError:
 
 def reason_of(error: Exception) -> str:
     """The line of a long story that says what happened."""
+    if _NOT_INSTALLED in str(error):
+        return (
+            "the Spark server has no Headrace of its own, which streams need (sql, run, archive, assign): install "
+            "'headrace[spark]' there, in the Python that it runs"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("headrace.errors.")]
     if own:

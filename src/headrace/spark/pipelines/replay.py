@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from headrace.errors import Refused
 from headrace.selector import parse, to_spark_sql
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
 from headrace.spark.pipelines.progress import Progress, Tell, reason_of, say_nothing
 from headrace.spark.pipelines.state import State, open_state, write_json
 
@@ -91,7 +91,7 @@ def _messages(spark: SparkSession, settings: ReplaySettings) -> DataFrame:
     if not settings.archive:
         options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
         return settings.endpoint.read(spark, settings.queues, **options)
-    frame = spark.read.parquet(settings.archive)
+    frame = spark.read.parquet(files_at(settings.archive))
     if settings.queues:
         names = [name.strip() for name in settings.queues.split(",")]
         frame = frame.where(F.col("queue").isin(names))

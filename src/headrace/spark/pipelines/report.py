@@ -193,6 +193,7 @@ def _write_tables(directory: Path, tables: Mapping[str, pd.DataFrame]) -> None:
 
 def _pandas(frame: DataFrame) -> pd.DataFrame:
     found: pd.DataFrame = frame.toPandas()
+    found.attrs = {}  # through Connect it has figures of the query, which no file can keep
     return found
 
 

@@ -3,21 +3,23 @@
 import importlib.util
 import logging
 import os
+import socket
 import sys
-import tempfile
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from headrace import errors
 from headrace.errors import Unavailable
 from headrace.spark.java import ensure_java
+from headrace.spark.pipelines.scratch import make_scratch
+from headrace.spark.pipelines.shipping import pack, ship, source_directory
 
 LOCAL: Final = "local[*]"
-_PACKAGES: Final = ("headrace", "pyspark_headrace")
+_CONNECT_PORT: Final = 15002
+_REACH_SECONDS: Final = 10.0
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where PySpark writes every error a second time, as JSON."""
 _LOGGING: Final = """\
@@ -51,9 +53,9 @@ def open_session(
     """
     for logger in _LOGGERS:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    home = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     if master.startswith("sc://"):
-        return _connect(master, name, settings or {}, home)
+        return _connect(master, name, settings or {})
+    home = make_scratch()
     ensure_java()
     _prepare_environment(master, home)
     builder = SparkSession.builder.master(master).appName(name)
@@ -67,20 +69,28 @@ def open_session(
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
 
 
-def pack(directory: Path) -> Path:
-    """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
-    source = _source()
-    target = directory / "headrace.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as packed:
-        for package in _PACKAGES:
-            for file in sorted((source / package).rglob("*.py")):
-                packed.write(file, file.relative_to(source))
-    return target
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is one of a server's, reached through Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def _source() -> Path:
-    """The directory that our packages are in."""
-    return Path(errors.__file__).parents[1]
+def separate(spark: SparkSession) -> SparkSession:
+    """A session beside another, with tables of its own."""
+    own = spark.newSession()
+    if is_connect(own):
+        ship(own)
+    return own
+
+
+def close_separate(own: SparkSession) -> None:
+    """Let go of a session that `separate` made; those of one process share what there is to be closed."""
+    if is_connect(own):
+        own.stop()
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; a server that is reached through Connect does not say, and is taken to be like us."""
+    return (os.cpu_count() or 1) if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def _prepare_environment(master: str, home: Path) -> None:
@@ -92,7 +102,7 @@ def _prepare_environment(master: str, home: Path) -> None:
         (home / "log4j2.properties").write_text(_LOGGING)
         os.environ["SPARK_CONF_DIR"] = str(home)
     # The driver runs streaming sources in processes of their own, which get no files that were shipped.
-    source = str(_source())
+    source = str(source_directory())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
 
@@ -115,16 +125,26 @@ def _settings(master: str, home: Path) -> dict[str, str]:
     return settings
 
 
-def _connect(master: str, name: str, settings: Mapping[str, str], home: Path) -> SparkSession:
+def _connect(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
     if importlib.util.find_spec("grpc") is None:
         raise Unavailable("Spark Connect needs more packages: pip install 'headrace[connect]'")
+    _check_reachable(master)
     builder = SparkSession.builder.remote(master).appName(name)
     chosen = {"spark.sql.session.timeZone": "UTC", "spark.sql.execution.arrow.maxRecordsPerBatch": "20000", **settings}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
-        session.addArtifacts(str(pack(home)), pyfile=True)
+        ship(session)
     except Exception as error:
         raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
     return session
+
+
+def _check_reachable(master: str) -> None:
+    """Spark itself would try for minutes. Raises Unavailable when nobody listens there."""
+    try:
+        address = urlsplit(master)
+        socket.create_connection((address.hostname or "", address.port or _CONNECT_PORT), _REACH_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error

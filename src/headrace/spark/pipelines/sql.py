@@ -19,8 +19,9 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
 from headrace.spark.options import read_options
-from headrace.spark.pipelines.endpoint import FORMAT, Endpoint
+from headrace.spark.pipelines.endpoint import FORMAT, Endpoint, files_at
 from headrace.spark.pipelines.progress import Progress, Tell, Watch, reason_of, say_nothing, wait
+from headrace.spark.pipelines.session import close_separate, is_connect, separate
 from headrace.spark.pipelines.state import State, open_state
 from headrace.spark.place import open_place
 from headrace.spark.writer import COLUMNS
@@ -77,14 +78,15 @@ def run_sql(spark: SparkSession, settings: SqlSettings, tell: Tell = say_nothing
 
 def start_sql(spark: SparkSession, settings: SqlSettings) -> Watch:
     """Start the query and return; every message is taken into account once, however often it is started again."""
-    _check(settings)
+    _check(spark, settings)
     state = open_state(settings.state, settings.name, _identity(settings))
-    own = spark.newSession()  # the tables of pipelines that run together are not each other's business
+    own = separate(spark)  # the tables of pipelines that run together are not each other's business
     try:
         known = _make_tables(own, settings, state)
         writer = _writer(own.sql(settings.query), settings, known)
-        return Watch(settings.name, _start(writer, settings, state))
+        return Watch(settings.name, _start(writer, settings, state), lambda: close_separate(own))
     except PySparkException as error:
+        close_separate(own)
         raise Refused(f"pipeline {settings.name!r}: {reason_of(error)}") from error
 
 
@@ -143,7 +145,7 @@ def as_messages(frame: DataFrame, known: Sequence[str]) -> DataFrame:
     return frame.select(*[F.col(f"`{name}`") for name in wanted])
 
 
-def _check(settings: SqlSettings) -> None:
+def _check(spark: SparkSession, settings: SqlSettings) -> None:
     targets = [bool(settings.queue), bool(settings.parquet), settings.console]
     if sum(targets) != 1:
         raise Refused(f"pipeline {settings.name!r}: say where the rows go, once: a queue, Parquet files or the console")
@@ -156,6 +158,11 @@ def _check(settings: SqlSettings) -> None:
         raise Refused(f"pipeline {settings.name!r}: mode {settings.mode!r} is none of {', '.join(MODES)}")
     if not settings.sources:
         raise Refused(f"pipeline {settings.name!r}: say which queues it reads")
+    if settings.console and is_connect(spark):
+        raise Refused(
+            f"pipeline {settings.name!r}: through Spark Connect, rows on the console would be printed by the server, "
+            f"not here; write them to a queue or to Parquet files"
+        )
 
 
 def _identity(settings: SqlSettings) -> dict[str, object]:
@@ -215,7 +222,7 @@ def _writer(frame: DataFrame, settings: SqlSettings, known: Sequence[str]) -> Da
 def _start(writer: DataStreamWriter, settings: SqlSettings, state: State) -> StreamingQuery:
     writer = writer.queryName(settings.name).option("checkpointLocation", state.checkpoint)
     writer = trigger(writer, settings.once, settings.every)
-    return writer.start(settings.queue or settings.parquet or None)
+    return writer.start(settings.queue or files_at(settings.parquet) or None)
 
 
 def trigger(writer: DataStreamWriter, once: bool, every: str) -> DataStreamWriter:

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import Refused
 from headrace.model import NATIVE, Source
-from headrace.storage.arrow import counting
 from headrace.storage.local.block import Columns, assemble_block
-from headrace.storage.local.column_bytes import bytes_of, var_length
+from headrace.storage.local.column_bytes import bytes_of, first_rows, var_length
 from headrace.storage.local.encoded import EncodedBlock
 
 BLOCK_ROWS: Final = 16_384
@@ -165,7 +164,7 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
     if not keys:
         return
     coded = pc.binary_join_element_wise(*keys, pa.scalar("", pa.large_string())).dictionary_encode()
-    firsts = _first_rows(coded.indices)
+    firsts = first_rows(coded.indices)
     said = types.take(firsts).to_pylist() if types is not None else [None] * len(firsts)
     tables = headers.take(firsts).to_pylist() if headers is not None else [None] * len(firsts)
     distinct = pa.array([_properties(kind, table) for kind, table in zip(said, tables, strict=True)], pa.binary())
@@ -202,12 +201,6 @@ def _key_of_headers(headers: pa.MapArray) -> pa.Array:
     pairs = pc.binary_join_element_wise(_key_of_text(headers.keys), _key_of_text(headers.items), nothing)
     lists = pa.LargeListArray.from_arrays(headers.offsets.cast(pa.int64()), pairs)
     return pc.if_else(headers.is_null(), pa.scalar("-", pa.large_string()), pc.binary_join(lists, nothing))
-
-
-def _first_rows(indices: pa.Array) -> pa.Array:
-    """In which row each number comes first; numbers are given as they come."""
-    rows = pa.table({"number": indices, "row": counting(0, len(indices))})
-    return rows.group_by("number", use_threads=False).aggregate([("row", "min")]).column("row_min")
 
 
 def _properties(content_type: str | None, headers: object) -> bytes:

@@ -1,6 +1,6 @@
 """Commits on their way into the journal: names become objects, messages become rows of one block. Values only."""
 
-from typing import Final, final
+from typing import final
 
 from headrace.model import Message
 from headrace.storage.api import Commit, Done
@@ -9,21 +9,19 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.record import Run
 
-STEP: Final = 0
+Cut = tuple[LocalLog, int]
+"""A log, and below which offset its messages go."""
 
 
 @final
 class Change:
-    """One operation with the objects it is about; `kind` is that of the record, or 0 for a group's step."""
+    """An operation on a log or a table, with the objects it is about; `kind` is that of the record."""
 
-    __slots__ = ("group", "key", "kind", "log", "offset", "replacement", "step", "table", "value")
+    __slots__ = ("key", "kind", "log", "replacement", "table", "value")
 
     def __init__(self, kind: int, log: LocalLog | None = None) -> None:
         self.kind = kind
         self.log = log
-        self.group: LocalGroup | None = None
-        self.step: Transition | None = None
-        self.offset = 0
         self.replacement: LocalLog | None = None
         self.table = ""
         self.key = b""
@@ -34,7 +32,7 @@ class Change:
 class Staged:
     """A commit whose names have become objects: what to append where, and what else to change."""
 
-    __slots__ = ("changes", "commit", "done", "durable", "logs", "operations")
+    __slots__ = ("changes", "commit", "cuts", "done", "durable", "groups", "logs", "operations", "steps")
 
     def __init__(self, commit: Commit, logs: list[LocalLog], done: Done, durable: bool) -> None:
         self.commit = commit
@@ -42,6 +40,10 @@ class Staged:
         """Where each of the commit's appends goes."""
         self.done = done
         self.durable = durable
+        self.steps = commit.steps
+        self.groups: list[LocalGroup] = []
+        """Whose each of the steps is."""
+        self.cuts: list[Cut] = []
         self.changes: list[Change] = []
         self.operations: list[bytes] = []
 
@@ -56,13 +58,30 @@ class Batch:
     """Commits that go into the journal as one record.
 
     What is appended is kept as columns, a run for each log: with a message for each of a thousand logs, an object for
-    each run was a fifth of what storing it took.
+    each run was a fifth of what storing it took. The same holds for what groups did. It happens in this order: logs are
+    made, messages appended, groups step on, logs are cut, and then what else changes, each as in the commits.
     """
 
-    __slots__ = ("bases", "blocks", "changes", "commits", "counts", "logs", "messages", "operations")
+    __slots__ = (
+        "bases",
+        "blocks",
+        "changes",
+        "commits",
+        "counts",
+        "cuts",
+        "groups",
+        "logs",
+        "messages",
+        "operations",
+        "steps",
+    )
 
     def __init__(self, commits: list[Staged]) -> None:
         self.commits = commits
+        self.steps: list[Transition] = []
+        self.groups: list[LocalGroup] = []
+        """Whose each of the steps is."""
+        self.cuts: list[Cut] = []
         self.changes: list[Change] = []
         self.operations = b""
         self.logs: list[LocalLog] = []
@@ -78,6 +97,13 @@ class Batch:
         self.logs.append(log)
         self.bases.append(base)
         self.counts.append(count)
+
+    def take_over(self, staged: Staged) -> None:
+        """Have what a commit does besides appending happen with this batch."""
+        self.steps += staged.steps
+        self.groups += staged.groups
+        self.cuts += staged.cuts
+        self.changes += staged.changes
 
     def runs(self) -> list[Run]:
         ids = [log.id for log in self.logs]

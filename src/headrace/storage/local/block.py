@@ -143,6 +143,11 @@ class Block:
             self._sources = _decode_sources(table, self.source_count)
         return self._sources
 
+    def know_sources(self, sources: list[Source]) -> None:
+        """Have these for its sources, in order. A block that is read soon after it was made has them at hand; decoding
+        one for each message was a third of what a message cost with 4,096 routing keys."""
+        self._sources = sources
+
     def rows(self, start: int, stop: int, base: int) -> "Block":
         """The rows `start` up to but not including `stop` as a block of their own, at other offsets.
 
@@ -327,7 +332,9 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
         VERSION, columns, len(body), len(messages), len(table), base, times[0], max(times),
         len(source_table), properties_bytes, payload_at[-1],
     )  # fmt: skip
-    return _sealed(fields, body)
+    block = _sealed(fields, body)
+    block.know_sources(list(table))
+    return block
 
 
 @final
@@ -476,17 +483,18 @@ def _aligned(length: int) -> int:
 
 
 def _encode_sources(sources: "dict[Source, int]") -> bytes:
-    parts: list[bytes] = []
-    for source in sources:
-        names = (
-            source.topic.encode(),
-            source.exchange.encode(),
-            source.client_id.encode(),
-            source.protocol.encode(),
-        )
-        parts.append(_SOURCE.pack(source.encoding, *map(len, names)))
-        parts += names
-    return b"".join(parts)
+    return b"".join([source.stored or _encode_source(source) for source in sources])
+
+
+def _encode_source(source: Source) -> bytes:
+    names = (
+        source.topic.encode(),
+        source.exchange.encode(),
+        source.client_id.encode(),
+        source.protocol.encode(),
+    )
+    source.stored = b"".join([_SOURCE.pack(source.encoding, *map(len, names)), *names])
+    return source.stored
 
 
 def _decode_sources(table: bytes, count: int) -> list[Source]:

@@ -7,10 +7,9 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 from pathlib import Path
 from typing import final
 
-from headrace.errors import Refused
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import STEP, Batch, Change, Staged
+from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
@@ -54,7 +53,8 @@ class Catalog:
         self.chores: list[Job] = []
         """Files to remove, now that nothing refers to them."""
         self._staged_drops: dict[str, Change] = {}
-        self._staged_groups: dict[tuple[LocalLog, str], Change] = {}
+        self._staged_groups: dict[tuple[LocalLog, str], tuple[Transition, LocalGroup]] = {}
+        """Those that come or go with a commit which is not applied yet, and the step that says so."""
 
     def log(self, name: str) -> LocalLog:
         """The log of that name as readers see it."""
@@ -72,16 +72,17 @@ class Catalog:
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
         logs = [self._undamaged(append.log) for append in commit.appends]
-        if commit.steps:
-            self._check_steps(commit)
+        groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
         for log, append in zip(logs, commit.appends, strict=True):
             if log.id == 0:
                 self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += append.count
-        for step in commit.steps:
-            self._stage_step(step, staged)
+        for step, group in zip(commit.steps, groups, strict=True):
+            known = group if group is not None else self._stage_new(step, staged)
+            staged.groups.append(known)
+            staged.operations.append(encode_step(step, known.log.id, known.id))
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
@@ -108,7 +109,7 @@ class Catalog:
             return self._batch_encoded(commits[0])
         batch = Batch(commits)
         for staged in commits:
-            batch.changes += staged.changes
+            batch.take_over(staged)
         batch.operations = b"".join([operation for staged in commits for operation in staged.operations])
         _gather(batch, commits)
         if batch.messages:
@@ -118,7 +119,7 @@ class Catalog:
     def _batch_encoded(self, staged: Staged) -> Batch:
         """A batch of one commit, with a block for each of its appends unless they came in one. Raises Refused."""
         batch = Batch([staged])
-        batch.changes += staged.changes
+        batch.take_over(staged)
         batch.operations = b"".join(staged.operations)
         shared = _shared_block(staged.commit.appends)
         if shared is not None:
@@ -136,17 +137,20 @@ class Catalog:
         batch.blocks = record.blocks
         drops: dict[str, Change] = {}
         for operation in decode_operations(record.operations):
+            if operation.step is not None:
+                batch.steps.append(operation.step)
+                batch.groups.append(self._replay_step(operation.step, operation.log_id, operation.group_id))
+                continue
+            if operation.kind == TRUNCATE:
+                batch.cuts.append((self.logs_by_id[operation.log_id], operation.offset))
+                continue
             change = Change(operation.kind)
-            change.offset = operation.offset
             change.table, change.key, change.value = operation.table, operation.key, operation.value
             if operation.kind == CREATE_LOG:
                 change.log = self._replay_create(operation.name, operation.log_id, drops)
-            elif operation.kind in (DROP_LOG, TRUNCATE):
+            elif operation.kind == DROP_LOG:
                 change.log = self.logs_by_id[operation.log_id]
-                if operation.kind == DROP_LOG:
-                    drops[change.log.name] = change
-            elif operation.step is not None:
-                self._replay_step(change, operation.step, operation.log_id, operation.group_id)
+                drops[change.log.name] = change
             batch.changes.append(change)
         for log_id, count, base in record.runs:
             batch.add(self.logs_by_id[log_id], base, count)
@@ -158,14 +162,21 @@ class Catalog:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
         self._append(batch)
+        self.dirty_groups.update(batch.groups)
+        for step, group in zip(batch.steps, batch.groups, strict=True):
+            if step.kind in (CREATED, DELETED):
+                self._apply_new(step, group)
+                continue
+            if seq > group.progress_seq:
+                group.state.apply_progress(step)
+            if seq > group.pending_seq:
+                group.state.apply_pending(step)
+        for log, before in batch.cuts:
+            self.tail_bytes -= log.truncate(before)
+            self.trim(log)
         for change in batch.changes:
-            if change.step is not None:
-                self._apply_step(change, change.step, seq)
-            elif change.kind in (PUT, DELETE):
+            if change.kind in (PUT, DELETE):
                 self.table(change.table).put(change.key, change.value)
-            elif change.kind == TRUNCATE and change.log is not None:
-                self.tail_bytes -= change.log.truncate(change.offset)
-                self.trim(change.log)
             elif change.kind == DROP_LOG and change.log is not None:
                 self._apply_drop(change, change.log)
 
@@ -201,17 +212,28 @@ class Catalog:
         if paths:
             self.chores.append(RemoveSegments(paths))
 
-    def _check_steps(self, commit: Commit) -> None:
-        """Raises, before anything is staged, when a group is not there or its log is damaged."""
-        staged: dict[tuple[str, str], bool] = {}
-        for step in commit.steps:
-            log = self._undamaged(step.log)
-            key = (step.log, step.group)
-            exists = staged.get(key)
-            if exists is None:
-                exists = self._staged_group(log, step.group) is not None
-            check_step(step, exists)
-            staged[key] = step.kind != DELETED
+    def _groups_of(self, steps: list[Transition]) -> list[LocalGroup | None]:
+        """The group of each step, None for those that come or go with these steps.
+
+        Raises, before anything is staged, when a group is not there or its log is damaged.
+        """
+        found: list[LocalGroup | None] = []
+        changing: dict[tuple[str, str], bool] = {}
+        """Whether a group is there after the steps so far, where one of them made or deleted it."""
+        for step in steps:
+            group = self._staged_group(self._undamaged(step.log), step.group)
+            exists = group is not None
+            if changing or step.kind in (CREATED, DELETED):
+                key = (step.log, step.group)
+                exists = changing.get(key, exists)
+                if step.kind in (CREATED, DELETED):
+                    changing[key] = step.kind == CREATED
+                if key in changing:
+                    group = None
+            if not exists or step.kind == CREATED:
+                check_step(step, exists)
+            found.append(group)
+        return found
 
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next commit finds it."""
@@ -236,37 +258,36 @@ class Catalog:
         staged.operations.append(encode_create_log(log.id, log.name))
 
     def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
-        change = self._staged_groups.get((log, name)) if self._staged_groups else None
-        if change is not None and change.step is not None:
-            return change.group if change.step.kind == CREATED else None
+        if self._staged_groups:
+            found = self._staged_groups.get((log, name))
+            if found is not None:
+                return found[1] if found[0].kind == CREATED else None
         return log.groups_by_name.get(name) if log.groups_by_name is not None else None
 
-    def _stage_step(self, step: Transition, staged: Staged) -> None:
+    def _stage_new(self, step: Transition, staged: Staged) -> LocalGroup:
+        """The group of a step that makes it, deletes it, or comes behind such a step in its commit."""
         log = self._staging(step.log)
         if log.id == 0:
             self._create(log, staged)
-        change = Change(STEP, log)
-        change.step = step
         if step.kind == CREATED:
-            state = GroupState(step.group, step.mode, step.filter, step.start)
-            change.group = LocalGroup(self._new_id(), log, state, 0, 0)
+            group: LocalGroup | None = self._new_group(self._new_id(), log, step)
         else:
-            change.group = self._staged_group(log, step.group)
-        if change.group is None:
-            raise Refused(f"group {step.group!r} of {step.log!r} does not exist; create it first")
+            group = self._staged_group(log, step.group)
+        assert group is not None, "it was looked for before"
         if step.kind in (CREATED, DELETED):
-            self._staged_groups[log, step.group] = change
-        staged.changes.append(change)
-        staged.operations.append(encode_step(step, log.id, change.group.id))
+            self._staged_groups[log, step.group] = (step, group)
+        return group
+
+    def _new_group(self, group_id: int, log: LocalLog, step: Transition) -> LocalGroup:
+        return LocalGroup(group_id, log, GroupState(step.group, step.mode, step.filter, step.start), 0, 0)
 
     def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
         log = self._staging(name)
         if log.id == 0:
             return
-        change = Change(TRUNCATE, log)
-        change.offset = min(before, log.staged_next)
-        staged.changes.append(change)
-        staged.operations.append(encode_truncate(log.id, change.offset))
+        before = min(before, log.staged_next)
+        staged.cuts.append((log, before))
+        staged.operations.append(encode_truncate(log.id, before))
 
     def _stage_drop(self, name: str, staged: Staged) -> None:
         log = self._staging(name)
@@ -293,44 +314,34 @@ class Catalog:
         self.next_id = max(self.next_id, log_id + 1)
         return log
 
-    def _replay_step(self, change: Change, step: Transition, log_id: int, group_id: int) -> None:
-        change.step = step
+    def _replay_step(self, step: Transition, log_id: int, group_id: int) -> LocalGroup:
         if step.kind == CREATED:
-            log = self.logs_by_id[log_id]
-            state = GroupState(step.group, step.mode, step.filter, step.start)
-            change.group = LocalGroup(group_id, log, state, 0, 0)
-            self.groups_by_id[group_id] = change.group
+            group = self._new_group(group_id, self.logs_by_id[log_id], step)
+            self.groups_by_id[group_id] = group
             self.next_id = max(self.next_id, group_id + 1)
         else:
-            change.group = self.groups_by_id[group_id]
-        change.log = change.group.log
-        step.log = change.log.name
-        step.group = change.group.state.name
+            group = self.groups_by_id[group_id]
+        step.log = group.log.name
+        step.group = group.state.name
+        return group
 
-    def _apply_step(self, change: Change, step: Transition, seq: int) -> None:
-        log, group = change.log, change.group
-        assert log is not None
-        assert group is not None
-        self.dirty_groups.add(group)
+    def _apply_new(self, step: Transition, group: LocalGroup) -> None:
+        """A group comes or goes."""
+        log = group.log
         if step.kind == CREATED:
             if log.groups_by_name is None:
                 log.groups_by_name = {}
             log.groups_by_name[step.group] = group
             self.groups_by_id[group.id] = group
-        elif step.kind == DELETED:
+        else:
             if log.groups_by_name is not None:
                 log.groups_by_name.pop(step.group, None)
             self._forget_group(group)
             consumers = log.directory / "consumers"
             path = consumers / encode_name(step.group)
             self.chores.append(RemoveTree(path, consumers / f".trash-{group.id}"))
-        else:
-            if seq > group.progress_seq:
-                group.state.apply_progress(step)
-            if seq > group.pending_seq:
-                group.state.apply_pending(step)
-            return
-        if self._staged_groups.get((log, step.group)) is change:
+        staged = self._staged_groups.get((log, step.group))
+        if staged is not None and staged[0] is step:
             del self._staged_groups[log, step.group]
 
     def _apply_drop(self, change: Change, log: LocalLog) -> None:

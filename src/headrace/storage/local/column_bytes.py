@@ -1,7 +1,9 @@
-"""Arrow columns as the bytes that a block has for them. Imports pyarrow."""
+"""Arrow columns as a block has them: as bytes, and as numbers of what comes more than once. Imports pyarrow."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from headrace.storage.arrow import counting
 
 
 def bytes_of(column: pa.Array) -> bytes:
@@ -20,3 +22,9 @@ def var_length(column: pa.Array) -> tuple[bytes, bytes]:
         at = pc.subtract(at, pa.scalar(first, pa.int32()))
     values: bytes = data.slice(first, last - first).to_pybytes() if data is not None and last > first else b""
     return bytes_of(at), values
+
+
+def first_rows(indices: pa.Array) -> pa.Array:
+    """In which row each number comes first; numbers are given as they come."""
+    rows = pa.table({"number": indices, "row": counting(0, len(indices))})
+    return rows.group_by("number", use_threads=False).aggregate([("row", "min")]).column("row_min")

@@ -88,13 +88,7 @@ class Disk:
     def sync_files(self, paths: Sequence[Path]) -> None:
         """The same for many files on one file system. Raises SyncFailed."""
         if len(paths) >= _MANY_FILES and _syncfs is not None:
-            fd = os.open(paths[0].parent, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if _syncfs(fd):
-                    code = ctypes.get_errno()
-                    raise SyncFailed(code, os.strerror(code), str(paths[0].parent))
-            finally:
-                os.close(fd)
+            _sync_file_system(_syncfs, paths[0].parent)
             return
         for path in paths:
             fd = self.open(path)
@@ -115,6 +109,14 @@ class Disk:
             raise SyncFailed(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(fd)
+
+    def sync_directories(self, paths: Sequence[Path]) -> None:
+        """The same for many directories on one file system. Raises SyncFailed."""
+        if len(paths) >= _MANY_FILES and _syncfs is not None:
+            _sync_file_system(_syncfs, paths[0])
+            return
+        for path in paths:
+            self.sync_directory(path)
 
     def make_directory(self, path: Path) -> list[Path]:
         """Make a directory and those above it; durable once the directories returned are synced."""
@@ -141,16 +143,24 @@ class Disk:
 
     def write_file(self, path: Path, data: bytes) -> None:
         """Put a whole file in place of what was there, durably: old or new after a crash, never a mixture."""
+        draft = self.write_draft(path, data)
+        self.sync_files([draft])
+        self.replace(draft, path)
+        self.sync_directory(path.parent)
+
+    def write_draft(self, path: Path, data: bytes) -> Path:
+        """Write what is to be in this file beside it, into the operating system's memory; returns where.
+
+        To be synced, then to replace the file, whose directory is then to be synced: many files share the syncs.
+        """
         draft = path.with_name(path.name + ".tmp")
         fd = self.open(draft, create=True)
         try:
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
-            self.sync(fd)
         finally:
             self.close(fd)
-        self.replace(draft, path)
-        self.sync_directory(path.parent)
+        return draft
 
     def _write(self, fd: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
         pending = [memoryview(buffer) for buffer in buffers if buffer]
@@ -161,6 +171,17 @@ class Disk:
                 written -= len(pending.pop(0))
             if pending and written:
                 pending[0] = pending[0][written:]
+
+
+def _sync_file_system(call: Callable[[int], int], path: Path) -> None:
+    """Sync all that is on the file system of this directory. Raises SyncFailed."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if call(fd):
+            code = ctypes.get_errno()
+            raise SyncFailed(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)
 
 
 class ReadOnlyDisk(Disk):

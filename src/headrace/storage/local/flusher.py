@@ -203,40 +203,52 @@ class Flusher:
 
     def flush(self, flush: LogFlush) -> None:
         """Append the pieces of one log to its segments. An OSError leaves the last segment as it was before it."""
-        for block in _blocks(flush.pieces):
-            path = flush.path
-            if path is None or flush.segment_length >= self._segment_bytes:
-                path = self._begin_segment(flush, block.base)
-            fd = self.disk.open(path)
-            try:
-                self.disk.write(fd, [block.header, block.body], flush.segment_length)
-            except OSError:
-                self.disk.truncate(fd, flush.segment_length)
-                raise
-            finally:
+        fd = -1
+        try:
+            for block in _blocks(flush.pieces):
+                if flush.path is None or flush.segment_length >= self._segment_bytes:
+                    full, fd = fd, -1
+                    if full >= 0:
+                        self.disk.close(full)
+                    fd = self._begin_segment(flush, block.base)
+                elif fd < 0:
+                    fd = self.disk.open(flush.path)
+                self._append(fd, flush, block)
+        finally:
+            if fd >= 0:
                 self.disk.close(fd)
-            self._unsynced.add(path)
-            flush.segment_length += block.length
-            flush.stored_bytes += block.length
-            flush.written.append(Written(flush.segment, block))
         flush.done = True
         if flush.entry is not None:
             flush.entry.segment = flush.segment
             flush.entry.segment_length = flush.segment_length
             flush.entry.stored_bytes += flush.stored_bytes
 
+    def _append(self, fd: int, flush: LogFlush, block: Block) -> None:
+        try:
+            self.disk.write(fd, [block.header, block.body], flush.segment_length)
+        except OSError:
+            self.disk.truncate(fd, flush.segment_length)
+            raise
+        assert flush.path is not None
+        self._unsynced.add(flush.path)
+        flush.segment_length += block.length
+        flush.stored_bytes += block.length
+        flush.written.append(Written(flush.segment, block))
+
     def checkpoint(self, write: CheckpointWrite) -> None:
         """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
         disk = self.disk
-        disk.sync_files(sorted(self._unsynced, key=str))
+        drafts: list[Path] = []
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
-            disk.write_file(path, data)
+            drafts.append(disk.write_draft(path, data))
+        disk.sync_files([*sorted(self._unsynced, key=str), *drafts])
+        for draft, (path, _) in zip(drafts, write.files, strict=True):
+            disk.replace(draft, path)
+            self._unsynced_directories.add(path.parent)
         for table in write.tables:
             self._write_table(table)
-        for directory in sorted(self._unsynced_directories):
-            if directory.is_dir():
-                disk.sync_directory(directory)
+        disk.sync_directories([directory for directory in sorted(self._unsynced_directories) if directory.is_dir()])
         self._unsynced.clear()
         self._unsynced_directories.clear()
         disk.write_file(checkpoint_path(self._root), encode_checkpoint(write.checkpoint))
@@ -257,7 +269,8 @@ class Flusher:
             path for path in self._unsynced_directories if directory != path and directory not in path.parents
         }
 
-    def _begin_segment(self, flush: LogFlush, base: int) -> Path:
+    def _begin_segment(self, flush: LogFlush, base: int) -> int:
+        """Make a segment, and return it opened."""
         directory = flush.log.segments_directory
         self._unsynced_directories.update(self.disk.make_directory(directory))
         path = flush.path = segment_path(directory, base)
@@ -265,14 +278,15 @@ class Flusher:
         try:
             self.disk.truncate(fd, 0)
             self.disk.write(fd, [encode_segment_header(flush.log_id, base)], 0)
-        finally:
+        except OSError:
             self.disk.close(fd)
+            raise
         self._unsynced.add(path)
         self._unsynced_directories.add(directory)
         flush.segment = base
         flush.segment_length = HEADER_BYTES
         flush.stored_bytes += HEADER_BYTES
-        return path
+        return fd
 
     def _write_table(self, table: TableWrite) -> None:
         self._unsynced_directories.update(self.disk.make_directory(table.path.parent))

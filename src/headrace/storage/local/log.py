@@ -33,6 +33,8 @@ MERGE_ROWS: Final = 256
 """Runs of at least this many messages keep their encoded block, which goes to the segment as it is; smaller ones are
 kept as messages and encoded together, so that many small commits still make large blocks."""
 
+_SHORTENED_ROWS: Final = 8
+
 
 @final
 class Piece:
@@ -49,6 +51,21 @@ class Piece:
         self.block = block
         self.start = start
         self.size = size
+
+    def shorten(self, first: int) -> int:
+        """Forget messages below `first` once they are half of all; returns how many bytes of memory that gives back.
+
+        With many logs most of what is in memory would else be messages that everybody is done with.
+        """
+        gone = first - self.base
+        count = self.next - self.base
+        if gone < _SHORTENED_ROWS or 2 * gone < count or self.block is not None:
+            return 0
+        freed = self.size * gone // count
+        del self.messages[:gone]
+        self.base = first
+        self.size -= freed
+        return freed
 
     def read(self, start: int, stop: int) -> list[Message]:
         """The messages of these offsets."""
@@ -236,6 +253,8 @@ class LocalLog(Log):
         del self.tail[:gone]
         if not self.tail:
             self._open_piece = None
+        else:
+            freed += self.tail[0].shorten(self.first_offset)
         self.tail_bytes -= freed
         return freed
 

@@ -74,6 +74,7 @@ _ID: Final = struct.Struct("<BI")
 _ID_OFFSET: Final = struct.Struct("<BIQ")
 _RANGE: Final = struct.Struct("<BIQQ")
 _RANGE_DUE: Final = struct.Struct("<BIQQq")
+_CLAIM: Final = struct.Struct("<BIQQqH")
 _GROUP: Final = struct.Struct("<BIIBQ")
 _TEXT: Final = struct.Struct("<H")
 _BYTES: Final = struct.Struct("<I")
@@ -285,7 +286,8 @@ def encode_step(step: Transition, log_id: int, group_id: int) -> bytes:
     if kind in (CURSOR, COMMITTED):
         return _ID_OFFSET.pack(kind, group_id, step.start)
     if kind == CLAIMED:
-        return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us) + _text(step.consumer)
+        consumer = step.consumer.encode()
+        return _CLAIM.pack(kind, group_id, step.start, step.stop, step.due_us, len(consumer)) + consumer
     if kind == REQUEUED:
         return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us)
     return _RANGE.pack(kind, group_id, step.start, step.stop)

@@ -52,7 +52,7 @@ class StagingArea:
         Raises Unavailable when there is no room, and PreconditionFailed when the attempt is over.
         """
         size = sum(each.block.length for each in blocks)
-        if self.used_bytes() + size > self._max_bytes:
+        if self.used_bytes() + size + len(beside) > self._max_bytes:
             raise Unavailable(
                 f"{self._max_bytes >> 20} MiB of uncommitted writes are kept already; commit or abort some of them"
             )

@@ -32,6 +32,11 @@ from headrace.storage.local.tables import table_path
 _log: Final = logging.getLogger("headrace.storage")
 _RETRY_US: Final = 1_000_000
 _DEFAULTS: Final = StorageSettings()
+_FEW_FILES: Final = 64
+_FILE_BYTES: Final = 16 << 10
+MOST_STRETCHED: Final = 3
+"""A checkpoint writes some files for each log and group that changed, at about 50 us each. So that a message's share
+of them does not grow with the number of queues, the journal gets 16 KiB longer for each, to three times its length."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Upkeep:
             self.do_chores()
         if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
             return False
-        checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._settings.checkpoint_bytes
+        checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._checkpoint_bytes()
         if checkpoint or self._catalog.tail_bytes >= self._settings.tail_bytes:
             if not is_synced and (checkpoint or self._catalog.chores):
                 return True
@@ -233,6 +238,12 @@ class Upkeep:
                 self._catalog.dirty_groups.add(group)
         for table in write.tables:
             self._catalog.tables[table.name].changed.update(table.changed)
+
+    def _checkpoint_bytes(self) -> int:
+        """How long the journal gets before a checkpoint is due."""
+        bytes_due = self._settings.checkpoint_bytes
+        files = len(self._catalog.dirty_groups) + len(self._catalog.tails) - _FEW_FILES
+        return min(bytes_due + max(0, files) * _FILE_BYTES, MOST_STRETCHED * bytes_due)
 
     def _journal_bytes(self, position: Position) -> int:
         """How much of the journal would have to be replayed."""

@@ -51,16 +51,26 @@ class Writing:
         self._database = database
         self._call = call
         self._handle: Any = None
+        self._is_awaited = False
 
-    def wait(self, timeout_ms: int) -> bool:
-        """Whether it is durable now. Raises what went wrong."""
+    def wait_taken(self, timeout_ms: int) -> bool:
+        """Whether the database has it in its memory now; it is on its way into the store. Raises what went wrong."""
         with translated(self._database.place):
             if self._handle is None:
                 if not self._call.wait(timeout_ms):
                     return False
                 self._handle = native._UniffiFfiConverterTypeWriteHandle.lift(self._call.result())
-                durable = function("method_writehandle_await_durable")(self._handle._uniffi_clone_handle())
-                self._call = Call(NOTHING, durable, self._database.clock)
+            return True
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Whether it is durable now. Raises what went wrong."""
+        if not self._is_awaited:
+            if not self.wait_taken(timeout_ms):
+                return False
+            durable = function("method_writehandle_await_durable")(self._handle._uniffi_clone_handle())
+            self._call = Call(NOTHING, durable, self._database.clock)
+            self._is_awaited = True
+        with translated(self._database.place):
             if not self._call.wait(timeout_ms):
                 return False
             self._call.result()

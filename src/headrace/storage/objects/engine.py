@@ -66,6 +66,8 @@ class ObjectEngine(Engine):
         self._closed = False
         self._results: SimpleQueue[tuple[int, Write]] = SimpleQueue()
         self._in_flight: Batch | None = None
+        self._is_urgent = True
+        """Whether all that is staged is for publishers who want to hear before it is stored."""
         self._undo: list[Change] | None = None
         """How to take back a batch that the store did not confirm in time; None once that is done."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
@@ -88,6 +90,8 @@ class ObjectEngine(Engine):
             raise self._away()
         check_commit(commit)
         self._catalog.stage(commit, done)
+        # Settlements that nobody waits for ride with the next batch: alone they would make many small ones.
+        self._is_urgent = self._is_urgent and not durable and bool(commit.appends)
         self.staged_bytes += commit.size_bytes
         self._submit()
 
@@ -164,10 +168,11 @@ class ObjectEngine(Engine):
         if self._in_flight is not None or not self._catalog.has_staged or self._failure is not None:
             return
         batch = self._catalog.flush()
+        is_urgent, self._is_urgent = self._is_urgent, True
         changes = batch.changes()
         if changes:
             self._in_flight = batch
-            self._writer.write(Write(batch, changes))
+            self._writer.write(Write(batch, changes, is_urgent=is_urgent))
             return
         self._finish(batch, None)
         if self._wake is not None:  # no thread will wake the owner for it

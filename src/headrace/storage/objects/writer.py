@@ -27,12 +27,14 @@ _GIVE_BACK_US: Final = 5_000_000
 class Write:
     """A batch to be written, or to be taken back."""
 
-    __slots__ = ("batch", "changes", "error", "is_undoing")
+    __slots__ = ("batch", "changes", "error", "is_undoing", "is_urgent")
 
-    def __init__(self, batch: Batch, changes: list[Change], is_undoing: bool = False) -> None:
+    def __init__(self, batch: Batch, changes: list[Change], is_undoing: bool = False, is_urgent: bool = False) -> None:
         self.batch = batch
         self.changes = changes
         self.is_undoing = is_undoing
+        self.is_urgent = is_urgent
+        """Whether it is reported once the database has it in memory: nobody waits for the store."""
         self.error: HeadraceError | None = None
 
 
@@ -68,7 +70,7 @@ class Writer:
                 if write.is_undoing:
                     if self._wait(writing):
                         self._report(UNDONE, write)
-                elif writing.wait(self._timeout_ms):
+                elif (writing.wait_taken if write.is_urgent else writing.wait)(self._timeout_ms):
                     self._report(DURABLE, write)
                 else:
                     self._report(LATE, write)

@@ -5,7 +5,7 @@ from pamqp import commands
 
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder, DeliverEncoder, encode_ack
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder, DeliverEncoder, RouteRoom, encode_ack
 from headrace.protocols.amqp091.events import Ack, Hello, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
@@ -39,6 +39,34 @@ def test_publishes_that_repeat_themselves_are_read_as_the_first() -> None:
     events = Decoder().feed(PROTOCOL_HEADER + wire * 3)[1:]
 
     assert [event.bodies for event in events if isinstance(event, Publish)] == [[b"hi"], [b"hi", b"hi"]]
+
+
+def _published(decoder: Decoder, keys: range) -> list[Publish]:
+    wire = bytearray()
+    for key in keys:
+        method = bytes.fromhex("003c 0028 0000 00 06") + f"{key:06}".encode() + b"\0"
+        wire += b"\1\0\1" + len(method).to_bytes(4, "big") + method + b"\xce"
+        wire += bytes.fromhex("02 0001 0000000f 003c 0000 0000000000000002 1000 02 ce 03 0001 00000002 6869 ce")
+    return [event for event in decoder.feed(bytes(wire)) if isinstance(event, Publish)]
+
+
+def test_routes_to_thousands_of_queues_are_remembered_as_long_as_there_is_room_for_all_connections() -> None:
+    room = RouteRoom()
+    first, second = Decoder(room), Decoder(room)
+    for decoder in (first, second):
+        decoder.feed(PROTOCOL_HEADER)
+    keys = range(60_000)
+
+    for decoder, is_remembered in ((first, True), (second, False)):
+        before = _published(decoder, keys)
+        again = _published(decoder, keys)
+        assert [event.route.key for event in again] == [f"{key:06}" for key in keys]
+        assert all(old.route is new.route for old, new in zip(before, again, strict=True)) is is_remembered
+
+    first.forget_routes()
+    second.forget_routes()
+    before, again = _published(second, keys), _published(second, keys)
+    assert all(old.route is new.route for old, new in zip(before, again, strict=True))
 
 
 def test_a_header_too_short_to_be_one_is_refused_behind_a_known_publish_too() -> None:

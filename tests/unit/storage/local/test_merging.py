@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model import Message, Source
+from headrace.storage.arrow import batch_of_messages
 from headrace.storage.local.block import Block, encode_block
-from headrace.storage.local.merging import merge_by_log
+from headrace.storage.local.merging import copy_to_logs, merge_by_log
 
 NAMES = ["a", "b", "c", "d"]
 _MESSAGES = st.builds(
@@ -58,8 +59,44 @@ def test_every_log_gets_its_messages_in_the_order_they_have(parts: list[list[tup
     assert sum(rows.count for _, rows in merged) == merged[0][1].block.count
 
 
+@given(st.lists(_MESSAGES, min_size=1, max_size=12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3))))
+def test_copies_of_messages_are_as_they_were_but_for_their_time(
+    messages: list[Message], copies: list[tuple[int, int]]
+) -> None:
+    chosen = [(row % len(messages), number) for row, number in copies]
+    cut = len(messages) // 2
+    batches = [batch_of_messages(0, part) for part in (messages[:cut], messages[cut:]) if part]
+    rows = pa.array([row for row, _ in chosen], pa.int32())
+
+    found = copy_to_logs(
+        pa.Table.from_batches(batches), rows, pa.array([number for _, number in chosen], pa.int32()), NAMES, 42
+    )
+
+    wanted: dict[int, list[Message]] = {}
+    for row, number in chosen:
+        wanted.setdefault(number, []).append(messages[row])
+    assert [(name, [fields(message) for message in rows.messages(0, rows.count)]) for name, rows in found] == [
+        (NAMES[number], [(*fields(message)[:2], 42, *fields(message)[3:]) for message in wanted[number]])
+        for number in sorted(wanted)
+    ]
+
+
+def test_copies_have_the_sources_of_their_messages_each_once() -> None:
+    sources = [Source(topic, exchange, client, "mqtt", 2) for topic in "ab" for exchange in "xy" for client in "cd"]
+    messages = [Message(sources[number % 8], b"", 1) for number in range(40)]
+    rows = pa.array(range(40), pa.int32())
+    table = pa.Table.from_batches([batch_of_messages(0, messages)])
+
+    ((_, copies),) = copy_to_logs(table, rows, pa.repeat(pa.scalar(0, pa.int32()), 40), NAMES, 42)
+
+    assert len(copies.block.sources()) == 8
+    assert [repr(message.source) for message in copies.messages(0, 40)] == [repr(each.source) for each in messages]
+
+
 def test_nothing_becomes_nothing() -> None:
     assert merge_by_log([], []) == []
+    empty = pa.array([], pa.int32())
+    assert copy_to_logs(pa.Table.from_batches([batch_of_messages(0, [])]), empty, empty, NAMES, 42) == []
 
 
 @given(st.lists(_MESSAGES, min_size=1, max_size=20), st.data())

@@ -138,9 +138,9 @@ def test_a_checkpoint_never_holds_what_the_journal_could_still_lose(tmp_path: Pa
             super().sync(fd)
             self.events.append("sync")
 
-        def write_file(self, path: Path, data: bytes) -> None:
+        def write_draft(self, path: Path, data: bytes) -> Path:
             self.events.append(path.name)
-            super().write_file(path, data)
+            return super().write_draft(path, data)
 
     disk = Order()
     engine = LocalEngine(tmp_path, settings=SMALL_SEGMENTS, disk=disk)

@@ -1,0 +1,42 @@
+"""The cluster that the broker is part of. Who owns what is decided elsewhere."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from headrace.admin.answers import answer
+from headrace.admin.api.operation import COUNT, TABLE, TEXT, Operation, table
+from headrace.admin.pages import Call
+from headrace.admin.site import MONITORING
+
+ALONE: Final = "alone"
+
+
+async def cluster(call: Call) -> Response:
+    """All nodes, and who of them owns the store; of a broker on its own, that it is."""
+    standing = call.site.standing
+    if standing is None:
+        return answer({"role": ALONE, "owner": "", "epoch": 0, "nodes": [], "takeovers": []})
+    return answer(dict(await standing.status()))
+
+
+OPERATIONS: Final = (
+    Operation(
+        "GET",
+        "/cluster",
+        cluster,
+        "The nodes that share a store, and which of them owns it",
+        needs=MONITORING,
+        answer=table(
+            ("role", "owner", "epoch", "nodes", "takeovers"),
+            node=TEXT,
+            role=TEXT,
+            write_policy=TEXT,
+            owner=TEXT,
+            epoch=COUNT,
+            lease=TABLE,
+            nodes={"type": "array", "items": TABLE},
+            takeovers={"type": "array", "items": TABLE},
+        ),
+    ),
+)

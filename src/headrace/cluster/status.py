@@ -1,0 +1,108 @@
+"""How a cluster is, read from its store: nodes, owner, lease, takeovers. No broker is needed for that."""
+
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.cluster.lease import (
+    EPOCHS,
+    HELD,
+    LEASES,
+    NODES,
+    Lease,
+    Presence,
+    Takeover,
+    decode_lease,
+    decode_presence,
+    decode_takeover,
+    epoch_name,
+    lease_name,
+    node_name,
+    numbers,
+)
+from headrace.cluster.records import Records
+
+OWNER: Final = "owner"
+FOLLOWER: Final = "follower"
+GONE: Final = "gone"
+NONE: Final = "none"
+SILENT: Final = "silent"
+"""The owner has not renewed its lease for longer than the lease is."""
+_BEATS: Final = 3
+"""How often a node may fail to say that it lives before it is called gone."""
+_SHOWN_TAKEOVERS: Final = 10
+
+
+@final
+class Status:
+    """A look at the store. Ages are by wall clocks, which may differ from machine to machine: for people only."""
+
+    def __init__(self, lease: Lease | None, nodes: list[Presence], takeovers: list[Takeover], now_us: int) -> None:
+        self.lease = lease
+        self.nodes = nodes
+        self.takeovers = takeovers
+        """The last ones, the latest first."""
+        self._now_us = now_us
+
+    @property
+    def lease_state(self) -> str:
+        lease = self.lease
+        if lease is None:
+            return NONE
+        if lease.state == HELD and self._age_ms(lease.at_us) > lease.duration_ms:
+            return SILENT
+        return lease.state
+
+    @property
+    def owner(self) -> str:
+        """The name of the node that owns the store; "" while none does."""
+        return self.lease.node.name if self.lease is not None and self.lease_state == HELD else ""
+
+    def role(self, presence: Presence) -> str:
+        if presence.node.name == self.owner:
+            return OWNER
+        return GONE if self._age_ms(presence.at_us) > _BEATS * presence.interval_ms else FOLLOWER
+
+    def to_json(self) -> dict[str, object]:
+        lease = self.lease
+        return {
+            "owner": self.owner,
+            "epoch": 0 if lease is None else lease.epoch,
+            "lease": {
+                "state": self.lease_state,
+                "number": 0 if lease is None else lease.number,
+                "age_ms": 0 if lease is None else self._age_ms(lease.at_us),
+                "duration_ms": 0 if lease is None else lease.duration_ms,
+            },
+            "nodes": [
+                {**each.node.to_json(), "role": self.role(each), "seen_ms": self._age_ms(each.at_us)}
+                for each in self.nodes
+            ],
+            "takeovers": [
+                {"epoch": each.epoch, "node": each.node.name, "at_us": each.at_us, "cause": each.cause}
+                for each in self.takeovers
+            ],
+        }
+
+    def _age_ms(self, at_us: int) -> int:
+        return max(0, self._now_us - at_us) // 1000
+
+
+def read_status(records: Records, clock: Clock) -> Status:
+    """Raises Unavailable and Corrupt."""
+    lease: Lease | None = None
+    for number in reversed(numbers(records.names(LEASES))):
+        data = records.get(lease_name(number))
+        if data is not None:
+            lease = decode_lease(data, records.where(lease_name(number)))
+            break
+    nodes: list[Presence] = []
+    for name in records.names(NODES):
+        data = records.get(node_name(name))
+        if data is not None:
+            nodes.append(decode_presence(data, records.where(node_name(name))))
+    takeovers: list[Takeover] = []
+    for epoch in numbers(records.names(EPOCHS))[-_SHOWN_TAKEOVERS:]:
+        data = records.get(epoch_name(epoch))
+        if data is not None:
+            takeovers.append(decode_takeover(data, records.where(epoch_name(epoch))))
+    return Status(lease, nodes, takeovers[::-1], clock.now_us())

@@ -1,0 +1,152 @@
+"""Clusters for tests: broker processes that share a store, killed, stopped and woken as the test likes."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import pika
+from pika.adapters.blocking_connection import BlockingConnection
+
+from headrace.clock import SystemClock
+from headrace.cluster.member import GROUP
+from headrace.cluster.records import Records
+from headrace.cluster.status import OWNER, Status, read_status
+
+_DEADLINE_SECONDS = 120.0
+_PAUSE_SECONDS = 0.1
+
+
+class ClusterNode:
+    """One process."""
+
+    def __init__(self, directory: Path, name: str, store: str, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._directory = directory
+        self._store = store
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self.ports: dict[str, int] = {}
+        self.is_stopped = False
+
+    def begin(self) -> None:
+        """Start it; `wait_until_there` before anything else."""
+        self._ready.unlink(missing_ok=True)
+        ports = [word for name in ("amqp", "mqtt", "ws", "http") for word in (f"--{name}", "0")]
+        command = [sys.executable, "-m", "headrace", "serve", "--store", self._store, *ports]
+        settings = {"HEADRACE_CLUSTER_NODE": self.name, "HEADRACE_CLUSTER_LISTEN": "127.0.0.1:0"}
+        with (self._directory / f"{self.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--ready-file", str(self._ready)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **settings, **self._environment},
+            )
+
+    def wait_until_there(self) -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not self._ready.exists():
+            assert self.is_alive, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(_PAUSE_SECONDS)
+        self.ports = json.loads(self._ready.read_text())["ports"]
+
+    @property
+    def _ready(self) -> Path:
+        return self._directory / f"{self.name}.ready"
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+        self.is_stopped = True
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.is_stopped = False
+
+    def wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(_DEADLINE_SECONDS)
+
+    def log(self) -> str:
+        return (self._directory / f"{self.name}.log").read_text()
+
+    def role(self) -> str:
+        """What it says it is; "" when it says nothing."""
+        if self.is_stopped or not self.is_alive:
+            return ""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports["http"], timeout=5)
+        try:
+            connection.request("GET", "/ready")
+            return str(json.loads(connection.getresponse().read()).get("role", ""))
+        except (OSError, http.client.HTTPException, ValueError):
+            return ""
+        finally:
+            connection.close()
+
+    def connect(self) -> BlockingConnection:
+        return BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.ports["amqp"], heartbeat=0))
+
+
+class Cluster:
+    """Three nodes over one store."""
+
+    def __init__(self, directory: Path, store: str, lease: str, environment: Mapping[str, str] | None = None) -> None:
+        self.store = store
+        given = {**(environment or {}), "HEADRACE_CLUSTER_LEASE": lease}
+        self.nodes = {name: ClusterNode(directory, name, store, given) for name in ("a", "b", "c")}
+
+    def __enter__(self) -> "Cluster":
+        for node in self.nodes.values():
+            node.begin()
+        for node in self.nodes.values():
+            node.wait_until_there()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        if kind is not None:
+            print("\n".join(f"--- {name}\n{node.log()[-4000:]}" for name, node in self.nodes.items()))
+
+    def stop(self) -> None:
+        """End all that still run, as an operator would."""
+        for node in self.nodes.values():
+            if node.is_alive:
+                node.resume()
+                node.signal(signal.SIGTERM)
+        for node in self.nodes.values():
+            if node.is_alive:
+                try:
+                    node.wait()
+                except subprocess.TimeoutExpired:
+                    node.kill()
+
+    def owner(self) -> ClusterNode:
+        """The node that serves, once there is one."""
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while time.monotonic() < deadline:
+            for node in self.nodes.values():
+                if node.role() == OWNER:
+                    return node
+            time.sleep(_PAUSE_SECONDS)
+        raise AssertionError("nobody serves")
+
+    def status(self) -> Status:
+        return read_status(Records(self.store, GROUP, 30_000), SystemClock())
