@@ -237,13 +237,13 @@ class Amqp10(Connected):
         raise AssertionError("there was nothing to receive")
 
     def may_open_channels(self, user: str, password: str, count: int) -> bool:
-        """Sessions, which AMQP 1.0 has instead; proton begins the first by itself."""
+        """Sessions, which AMQP 1.0 has instead."""
         connection = self._connect(user, password)
+        sessions = [connection.conn.session() for _ in range(count)]
         try:
-            for _ in range(count - 1):
-                session = connection.conn.session()
+            for session in sessions:
                 session.open()
-                connection.wait(lambda session=session: not session.state & Endpoint.REMOTE_UNINIT)
+            connection.wait(lambda: not any(session.state & Endpoint.REMOTE_UNINIT for session in sessions))
         except ConnectionException as refusal:
             if "resource-limit-exceeded" not in str(refusal):
                 raise

@@ -14,7 +14,7 @@ from tests.stores import S3
 from tests.waiting import eventually
 
 QUICK = ObjectSettings(flush_interval_ms=5)
-IMPATIENT = ObjectSettings(flush_interval_ms=5, timeout_ms=1000)
+IMPATIENT = ObjectSettings(flush_interval_ms=5, timeout_ms=5000)
 SOURCE = Source("orders/eu")
 
 
