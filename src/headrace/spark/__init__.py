@@ -1,6 +1,19 @@
 """Queues as Spark DataFrames: the data source `headrace`. Imports pyspark, and nothing of the server."""
 
+from typing import TYPE_CHECKING
+
 from headrace.spark.source import HeadraceDataSource
-from headrace.spark.work import Work
+
+if TYPE_CHECKING:
+    from headrace.spark.work import Work
 
 __all__ = ["HeadraceDataSource", "Work"]
+
+
+def __getattr__(name: str) -> object:
+    """`Work`, imported when it is asked for: the processes that Spark starts to read have no use for it."""
+    if name != "Work":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headrace.spark.work import Work
+
+    return Work

@@ -11,6 +11,7 @@ from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
+from headrace.spark.partitioning import even_rows
 from headrace.spark.place import Piece, Place, QueuePartition
 
 _LOOK_SECONDS: Final = 0.02
@@ -64,7 +65,7 @@ class BrokerPlace(Place):
         if start >= stop:
             return []
         per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        rows = even_rows(stop - start, per_message, most_bytes, self._options.min_partitions)
         return [
             Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
             for at in range(start, stop, rows)
@@ -105,7 +106,11 @@ class BrokerPlace(Place):
             "queue": partition.queue, "from": start, "to": partition.stop, "columns": ",".join(columns),
         }  # fmt: skip
         with self._client.open("/bulk/messages", query) as response, pa.ipc.open_stream(response) as reader:
-            yield from reader
+            try:
+                yield from reader
+            except GeneratorExit:
+                self._client.close()  # the rest is still to come on this connection
+                raise
             response.read()  # to the very end, so that the connection can be used again
 
     def _user(self) -> str:

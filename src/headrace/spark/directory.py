@@ -10,9 +10,6 @@ from headrace.errors import Corrupt, NotFound, Truncated, Unavailable
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
 from headrace.spark.place import Piece, Place, QueuePartition
-from headrace.spark.properties import read_properties
-from headrace.storage.frame import Frame
-from headrace.storage.local.block_arrow import batch_of_block
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.spans import Rows, Span, SpanReader
 
@@ -67,6 +64,10 @@ class Directory(Place):
         raise Unavailable(f"{self} is only read: a consumer group's position is reported to a broker")
 
     def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+        from headrace.spark.properties import read_properties
+        from headrace.storage.frame import Frame
+        from headrace.storage.local.block_arrow import batch_of_block
+
         names = list(partition.schema.names)
         frame = Frame(partition.queue, names, read_properties)
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -57,6 +56,10 @@ class Filters:
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of stored columns that pass; their offsets are within the bounds already."""
+        if not self.columns:
+            return batch
+        import pyarrow.compute as pc  # slow to import, and streams have no filters
+
         masks: list[pa.Array] = []
         if self.ranges:
             offsets = batch.column("offset").to_numpy()
@@ -69,8 +72,6 @@ class Filters:
         if self.topics is not None:
             masks.append(pc.is_in(batch.column("topic"), pa.array(sorted(self.topics), pa.string())))
         masks += [pc.starts_with(batch.column("topic"), prefix) for prefix in self.prefixes]
-        if not masks:
-            return batch
         mask = masks[0]
         for other in masks[1:]:
             mask = pc.and_(mask, other)

@@ -1,4 +1,7 @@
-"""The data source `headrace`: what Spark asks for first. Reading and writing are in the other files."""
+"""The data source `headrace`: what Spark asks for first. Reading and writing are in the other files.
+
+Spark starts a Python of its own for every stream, so each use imports what it needs and no more.
+"""
 
 from typing import final
 
@@ -14,11 +17,6 @@ from pyspark.sql.types import StructType
 from headrace.errors import Refused
 from headrace.spark.columns import read_schema
 from headrace.spark.options import read_options, write_options
-from headrace.spark.reader import BatchReader
-from headrace.spark.stream import StreamReader
-from headrace.spark.work import WorkReader
-from headrace.spark.work_stream import WorkStreamReader
-from headrace.spark.writer import BatchWriter, StreamWriter
 
 
 @final
@@ -34,18 +32,34 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
-        return WorkReader(options, schema) if options.is_work else BatchReader(options, schema)
+        if options.is_work:
+            from headrace.spark.work import WorkReader
+
+            return WorkReader(options, schema)
+        from headrace.spark.reader import BatchReader
+
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = read_options(self.options)
-        return WorkStreamReader(options, schema) if options.is_work else StreamReader(options, schema)
+        if options.is_work:
+            from headrace.spark.work_stream import WorkStreamReader
+
+            return WorkStreamReader(options, schema)
+        from headrace.spark.prefetch import stream_reader
+
+        return stream_reader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise Refused('messages are added to a queue, never put in place of others: use .mode("append")')
+        from headrace.spark.writer import BatchWriter
+
         return BatchWriter(write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         if overwrite:
             raise Refused('messages are added to a queue, never put in place of others: use .outputMode("append")')
+        from headrace.spark.writer import StreamWriter
+
         return StreamWriter(write_options(self.options), schema)

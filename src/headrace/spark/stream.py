@@ -1,7 +1,6 @@
 """Reading queues as a stream: offsets of the query are offsets of the logs, one per queue. Batches are reader.py's."""
 
 from collections.abc import Iterator, Sequence
-from typing import final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -27,7 +26,6 @@ Offsets = dict[str, int]
 """By queue, the offset of the next message. Spark compares them as text, so the queues are always in order."""
 
 
-@final
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream over one or several queues, in the process that Spark keeps for it on the driver."""
 

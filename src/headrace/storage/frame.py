@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 PropertiesReader = Callable[[int, bytes], tuple[str | None, dict[str, str] | None]]
 """The content type and the headers in these bytes of this encoding; None for what they do not say."""
@@ -98,5 +97,7 @@ class Frame:
 
 def _with_encoding(encodings: pa.Array, properties: pa.Array) -> pa.Array:
     """The properties with the digit of their encoding in front."""
+    import pyarrow.compute as pc  # slow to import, and whoever only wants the schema does without
+
     digits = encodings.cast(pa.string()).cast(pa.binary())
     return pc.binary_join_element_wise(digits, properties, pa.scalar(b"", pa.binary()))

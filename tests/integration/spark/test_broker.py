@@ -10,7 +10,7 @@ from typing import cast
 import httpx
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from headrace.errors import Truncated
 from headrace.spark import HeadraceDataSource
@@ -43,6 +43,26 @@ def test_the_broker_and_its_directory_give_the_same_table(spark: SparkSession, b
     assert through == direct
     assert (through[-1].content_type, through[-1].headers) == ("text/plain", {"tenant": "a", "n": "5"})
     assert [bytes(row.payload) for row in through[:50]] == [f"orders {number}".encode() for number in range(50)]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "100"}], ids=["with its plan", "by tasks"])
+def test_a_small_batch_of_a_stream_has_the_rows_of_a_batch_read(
+    spark: SparkSession, broker: Broker, tmp_path: Path, limit: dict[str, str]
+) -> None:
+    broker.publish("orders", 3)
+    device = Paho(broker.server.mqtt_port, "device")
+    device.sure("$queue/orders/4", "orders 3", user=[("tenant", "a"), ("n", "5")], ContentType="text/plain")
+    device.close()
+    found: list[Row] = []
+    stream = spark.readStream.format("headrace").option("url", broker.url).option("includeHeaders", "true")
+    writer = stream.options(**limit).load("orders").writeStream.option("checkpointLocation", str(tmp_path / "at"))
+
+    query = writer.foreachBatch(lambda frame, _: found.extend(frame.collect())).trigger(availableNow=True).start()
+
+    assert query.awaitTermination(WAIT_SECONDS)
+    assert len(found) == 4
+    assert found == load(spark, broker, "orders", includeHeaders=True).collect()
+    assert found[-1].headers == {"tenant": "a", "n": "5"}
 
 
 def test_ranges_patterns_and_filters_work_through_the_broker(spark: SparkSession, broker: Broker) -> None:

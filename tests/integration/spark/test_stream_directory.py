@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.spark import HeadraceDataSource
+from headrace.spark.prefetch import PrefetchingReader
 from tests.integration.spark.conftest import Directory
 
 WAIT_SECONDS = 120
@@ -73,6 +76,44 @@ def test_a_batch_that_failed_comes_again_with_the_same_rows(sink: Sink, director
 
     assert [len(rows) for rows in sink.batches.values()] == [10, 10]
     assert sink.rows == [("orders", number) for number in range(20)]
+
+
+def test_a_small_batch_goes_along_with_its_plan_and_a_large_one_is_left_to_tasks(directory: Directory) -> None:
+    source = HeadraceDataSource({"url": directory.url, "path": "orders"})
+    directory.append("orders", 10)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, PrefetchingReader)
+
+    (planned,) = reader.partitions({"orders": 2}, {"orders": 5})
+    fetched = reader.getCache({"orders": 2}, {"orders": 5})
+
+    assert fetched is not None
+    assert [batch.column("offset").to_pylist() for batch in fetched] == [[2, 3, 4]]
+    assert [batch.column("offset").to_pylist() for batch in reader.read(planned)] == [[2, 3, 4]]
+
+    directory.append("orders", 100, size=1000)
+    reader.latestOffset({"orders": 5}, ReadAllAvailable())
+    (planned,) = reader.partitions({"orders": 5}, {"orders": 110})
+
+    assert reader.getCache({"orders": 5}, {"orders": 110}) is None
+    assert sum(batch.num_rows for batch in reader.read(planned)) == 105
+    assert reader.partitions({"orders": 110}, {"orders": 110}) == []
+    assert reader.getCache({"orders": 110}, {"orders": 110}) is None
+
+
+def test_what_cannot_be_fetched_is_left_to_the_task(directory: Directory) -> None:
+    source = HeadraceDataSource({"url": directory.url, "path": "orders"})
+    directory.append("orders", 10)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, PrefetchingReader)
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"orders": 10}
+    away = directory.path.rename(directory.path.with_name("away"))
+
+    (planned,) = reader.partitions({"orders": 0}, {"orders": 10})
+    assert reader.getCache({"orders": 0}, {"orders": 10}) is None
+
+    away.rename(directory.path)
+    assert [batch.column("offset").to_pylist() for batch in reader.read(planned)] == [list(range(10))]
 
 
 def test_triggers_take_no_more_messages_or_bytes_than_they_may(sink: Sink, directory: Directory) -> None:

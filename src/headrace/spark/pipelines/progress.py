@@ -107,8 +107,11 @@ def reason_of(error: Exception) -> str:
 
 
 def _distance(end: str, latest: str) -> int:
-    """How far apart two offsets of the data source are, over all queues."""
-    reached, there = json.loads(end), json.loads(latest)
+    """How far apart two offsets of the data source are, over all queues; no distance where Spark has not both."""
+    try:
+        reached, there = json.loads(end), json.loads(latest)
+    except ValueError:  # None, as text
+        return 0
     if not isinstance(reached, dict) or not isinstance(there, dict):
         return 0
     return sum(max(0, int(offset) - int(reached.get(queue, 0))) for queue, offset in there.items())
