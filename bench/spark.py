@@ -27,6 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.spans import span_blocks
@@ -157,7 +158,7 @@ def _cpu_seconds() -> float:
 
 def _session(folder: Path) -> SparkSession:
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    ensure_python(folder)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_CONF_DIR"] = str(folder)
     (folder / "log4j2.properties").write_text("rootLogger.level = off\n")

@@ -1,11 +1,11 @@
 """One Spark session for a whole test run: starting one takes many seconds. No tests here."""
 
 import os
-import sys
 from functools import cache
 
 from pyspark.sql import SparkSession
 
+from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.scratch import make_scratch
 
@@ -20,7 +20,7 @@ def session() -> SparkSession:
     home = make_scratch()
     (home / "log4j2.properties").write_text(_LOGGING)
     ensure_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    ensure_python(home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_CONF_DIR"] = str(home)
     settings = {

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from headrace.errors import Unavailable
+from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.scratch import make_scratch
 from headrace.spark.pipelines.shipping import pack, ship, source_directory
@@ -95,9 +96,10 @@ def parallelism(spark: SparkSession) -> int:
 
 def _prepare_environment(master: str, home: Path) -> None:
     """What must be set before the first Java process starts; what the user has set stays."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
+        ensure_python(home)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "SPARK_CONF_DIR" not in os.environ:
         (home / "log4j2.properties").write_text(_LOGGING)
         os.environ["SPARK_CONF_DIR"] = str(home)
