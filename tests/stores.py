@@ -40,7 +40,11 @@ class Door:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                store = socket.create_connection(("127.0.0.1", self._upstream))
+                try:
+                    store = socket.create_connection(("127.0.0.1", self._upstream))
+                except OSError:  # the store was stopped before its door
+                    client.close()
+                    continue
                 for source, target, asks in ((client, store, True), (store, client, False)):
                     threading.Thread(target=self._pump, args=(source, target, asks), daemon=True).start()
 
