@@ -66,7 +66,7 @@ def _all(found: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 _GROUPS: Final = [
     ("group", lambda group: group["group"]),
-    ("owner", lambda group: group["owner"] or "nobody"),
+    ("owner", lambda group: group["owner"] or ("nobody" if group["epoch"] else "no nodes")),
     ("epoch", lambda group: group["epoch"]),
     ("lease", lambda group: _lease(group["lease"])),
 ]
