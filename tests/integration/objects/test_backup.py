@@ -199,6 +199,9 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, s3: S3) -> None:
         back_up_store(f"file://{tmp_path}/source", f"file://{tmp_path}/source/")
     with pytest.raises(Refused, match="is not the URL of a store"):
         back_up_store(f"file://{tmp_path}/source", str(tmp_path / "copy"))
+    _filled(s3.url).close()
+    with pytest.raises(Unavailable, match="has no replication group 'cold'; there are: main"):
+        back_up_store(s3.url, f"file://{tmp_path}/copy", group="cold")
     assert not (tmp_path / "copy").exists()
     result = _backup("--store", f"file://{tmp_path}/source", "a", "b")
     assert result.returncode == 2
