@@ -50,11 +50,8 @@ def status(
     if "role" in found:
         asked = {"node": found["node"], "group": found["group"]} if "group" in found else {}
         print_facts({**asked, "role": found["role"]}, as_json)
-    for columns, rows in (
-        (_GROUPS, found["groups"]),
-        (_NODES, _all(found, "nodes")),
-        (_TAKEOVERS, _all(found, "takeovers")),
-    ):
+    print_rows(_GROUPS, found["groups"], as_json)
+    for columns, rows in ((_NODES, _all(found, "nodes")), (_TAKEOVERS, _all(found, "takeovers"))):
         if rows:
             print_rows(columns, rows, as_json)
 
