@@ -26,6 +26,7 @@ from headrace.bench.load import Endpoint, Load, Scenario, Step
 from headrace.bench.result import Result
 from headrace.bench.runner import Audience, Runner
 from headrace.clock import SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
@@ -34,7 +35,6 @@ from headrace.storage.group_state import WORK
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import View
 
@@ -155,12 +155,12 @@ def read_outside(store: str, count: int) -> None:
     for _ in range(0, count, 5000):
         run(engine, batch(5000))
     start = time.perf_counter()
-    view = View(Location(store), DATABASE, 30_000, SystemClock())
+    view = View(Location(store), MAIN, 30_000, SystemClock())
     print(f"opened in {(time.perf_counter() - start) * 1000:.0f} ms")
     log_id, state = view.logs()["orders"]
     for what, names in (("all columns", SCHEMA.names), ("without payloads", ["offset", "timestamp", "topic"])):
         start, used = time.perf_counter(), time.process_time()
-        reader = ColumnReader(view, DATABASE, log_id)
+        reader = ColumnReader(view, MAIN, log_id)
         rows = sum(found.num_rows for found in reader.batches(state.first_offset, state.next_offset, names))
         rate, cost = rows / (time.perf_counter() - start), (time.process_time() - used) / rows * 1e6
         print(f"{what}: {rate:,.0f} rows/s, {cost:.2f} us of CPU a row")

@@ -15,9 +15,9 @@ import pika
 from pika.adapters.blocking_connection import BlockingConnection
 
 from headrace.clock import SystemClock
-from headrace.cluster.member import GROUP
 from headrace.cluster.records import Records
 from headrace.cluster.status import OWNER, Status, read_status
+from headrace.config.groups import MAIN
 
 _DEADLINE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.1
@@ -106,12 +106,21 @@ class ClusterNode:
 
 
 class Cluster:
-    """Three nodes over one store."""
+    """Nodes of one group over one store."""
 
-    def __init__(self, directory: Path, store: str, lease: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: str,
+        lease: str,
+        environment: Mapping[str, str] | None = None,
+        names: tuple[str, ...] = ("a", "b", "c"),
+        group: str = MAIN,
+    ) -> None:
         self.store = store
-        given = {**(environment or {}), "HEADRACE_CLUSTER_LEASE": lease}
-        self.nodes = {name: ClusterNode(directory, name, store, given) for name in ("a", "b", "c")}
+        self.group = group
+        given = {**(environment or {}), "HEADRACE_CLUSTER_LEASE": lease, "HEADRACE_CLUSTER_GROUP": group}
+        self.nodes = {name: ClusterNode(directory, name, store, given) for name in names}
 
     def __enter__(self) -> "Cluster":
         for node in self.nodes.values():
@@ -149,4 +158,4 @@ class Cluster:
         raise AssertionError("nobody serves")
 
     def status(self) -> Status:
-        return read_status(Records(self.store, GROUP, 30_000), SystemClock())
+        return read_status(Records(self.store, self.group, 30_000), SystemClock())

@@ -1,6 +1,7 @@
 """For all tests: how Hypothesis and Java run, and what runs beside what on several workers. No fixtures."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ settings.load_profile("headrace")
 
 # In jobs of seconds Java's second compiler and its parallel collector take half of all processor time and give nothing.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Whoever starts tests in the background has Ctrl-C ignored by all they start; some of that is to be ended by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPARK = "tests/integration/spark/"
 OWN_SPARK = ("test_cluster", "test_pipeline_command", "test_declarative", "test_java")

@@ -4,13 +4,22 @@ import contextlib
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 
 import requests
-from moto.server import ThreadedMotoServer
 
+_SERVER = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
 _CONDITION = re.compile(rb"if-none-match", re.IGNORECASE)
 
 
@@ -94,10 +103,9 @@ class S3:
 
 @contextlib.contextmanager
 def moto() -> Iterator[int]:
-    """The port of a store that lives as long as the block."""
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    try:
-        yield server.get_host_and_port()[1]
-    finally:
-        server.stop()
+    """The port of a store that lives as long as the block, in a process of its own: tests do not keep it waiting."""
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.stdin.close()

@@ -6,6 +6,7 @@ from typing import Final
 from rich.filesize import decimal
 
 from headrace.config.configuration import Configuration
+from headrace.config.groups import MAIN
 from headrace.config.settings import JSON_FORMAT, Settings
 from headrace.core.inner import is_inner
 from headrace.engines import name_of
@@ -38,8 +39,10 @@ def _lines(engine: Engine | None, configuration: Configuration, ports: dict[str,
 
 
 def _doing(engine: Engine | None, settings: Settings) -> str:
-    kept, node = name_of(settings.storage), settings.cluster.node
+    kept, node, group = name_of(settings.storage), settings.cluster.node, settings.cluster.group
     where = f"{'store' if settings.storage.store else 'data directory'} {kept}" if kept else "memory (nothing is kept)"
+    if group != MAIN:
+        where = f"replication group {group!r} of {where}"
     if engine is None:
         return f"waits for its turn as node {node!r} of {where}"
     return f"serves {where}" + (f" as node {node!r}" if node else "")

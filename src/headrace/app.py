@@ -154,7 +154,7 @@ class _Program:
         """Open the data, serve, and stop when told to."""
         self._heed_signals()
         started_us = self._clock.monotonic_us()
-        engine = self._opener(self._settings.storage, self._wake)
+        engine = self._opener(self._settings, self._wake)
         try:
             await self._enter(engine)
             took_us = self._clock.monotonic_us() - started_us
@@ -220,7 +220,8 @@ class _Program:
         settings = self._settings.cluster
         now_us = self._clock.now_us()
         me = describe(settings.node, settings.listen, settings.advertise, self._ports(), __version__, now_us)
-        seat = await Seat.take(self._settings.storage.store, me, settings.lease, self._clock, self._on_double)
+        store = self._settings.storage.store
+        seat = await Seat.take(store, settings.group, me, settings.lease, self._clock, self._on_double)
         for listener in self._listeners.values():
             if isinstance(listener, Listener):
                 listener.gate = seat.may_write
@@ -229,7 +230,7 @@ class _Program:
 
     def _open_shared(self) -> Engine:
         self._opening_us = self._clock.monotonic_us()
-        return open_store(self._settings.storage, self._wake, is_proven=True)
+        return open_store(self._settings, self._wake, is_proven=True)
 
     def _on_double(self, error: HeadraceError) -> None:
         """Another process is this node now."""

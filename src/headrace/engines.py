@@ -4,21 +4,22 @@ import importlib
 from collections.abc import Callable
 
 from headrace.clock import SystemClock
-from headrace.config.settings import StorageSettings
+from headrace.config.settings import Settings, StorageSettings
 from headrace.errors import Unavailable
 from headrace.storage.api import Engine, Wake
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
 
-OpenEngine = Callable[[StorageSettings, Wake], Engine]
+OpenEngine = Callable[[Settings, Wake], Engine]
 
 
-def open_engine(settings: StorageSettings, wake: Wake) -> Engine:
+def open_engine(chosen: Settings, wake: Wake) -> Engine:
     """The engine over a data directory, in an object store, or in memory."""
+    settings = chosen.storage
     if settings.memory:
         return MemoryEngine(wake)
     if settings.store:
-        return open_store(settings, wake)
+        return open_store(chosen, wake)
     sizes = LocalSettings(
         checkpoint_bytes=settings.checkpoint_bytes,
         tail_bytes=settings.tail_bytes,
@@ -42,8 +43,10 @@ def load_store() -> None:
         raise Unavailable(f"--store needs slatedb ({error}): pip install 'headrace[objects]'") from error
 
 
-def open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -> Engine:
-    """Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
+def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:
+    """The engine over the database of the broker's group.
+
+    Raises Unavailable where slatedb is not installed, and where the store cannot keep two brokers apart.
 
     That it can is not proven again where it was proven before.
     """
@@ -51,6 +54,7 @@ def open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -
     from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
     from headrace.storage.objects.probe import prove_fencing
 
+    settings = chosen.storage
     if not is_proven:
         prove_fencing(settings.store, SystemClock(), settings.store_timeout)
     sizes = ObjectSettings(
@@ -60,7 +64,7 @@ def open_store(settings: StorageSettings, wake: Wake, is_proven: bool = False) -
         cache_bytes=settings.cache_bytes,
         done_retention_ms=settings.done_retention,
     )
-    return ObjectEngine(settings.store, wake, sizes)
+    return ObjectEngine(settings.store, wake, sizes, group=chosen.cluster.group)
 
 
 def name_of(settings: StorageSettings) -> str | None:

@@ -68,9 +68,14 @@ class Reloading:
         """What counts now; what waits for a restart is as it was at the start."""
         return self._configuration.settings
 
+    @property
+    def _group(self) -> str:
+        return self.settings.cluster.group
+
     def start(self) -> None:
         """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
         self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
+        self._tell_of_others(self._configuration)
 
     def reload(self) -> Reloaded:
         """Apply what the configuration says now. Raises Refused and Unavailable and changes nothing then."""
@@ -85,6 +90,7 @@ class Reloading:
             self._tls.reload(files)
         self._access.use_tokens(tokens)
         done = self._carry_out(plans, is_start=False)
+        self._tell_of_others(newer)
         self._take(newer, live)
         result = Reloaded(
             [".".join(key) for key in live],
@@ -101,7 +107,8 @@ class Reloading:
         by_host: dict[str, list[Wanted]] = {}
         try:
             for each in wanted_queues(configuration.queues):
-                by_host.setdefault(each.host, []).append(each)
+                if each.group == self._group:
+                    by_host.setdefault(each.host, []).append(each)
             found = {host: self._hosts.find(host) for host in by_host}
             return [
                 wanted if (broker := found[host]) is None else Plan(broker, wanted, may_drop, is_start)
@@ -120,6 +127,29 @@ class Reloading:
             _tell(plan)
             done.append(plan)
         return done
+
+    def _tell_of_others(self, configuration: Configuration) -> None:
+        """Say which queues are other groups' business, and which of those are here all the same. Nothing is moved."""
+        wanted = wanted_queues(configuration.queues)
+        here = {(each.host, each.definition.name) for each in wanted if each.group == self._group}
+        elsewhere: dict[str, list[str]] = {}
+        for each in wanted:
+            name = each.definition.name
+            if each.group == self._group:
+                continue
+            elsewhere.setdefault(each.group, []).append(name)
+            broker = self._hosts.find(each.host)
+            if broker is not None and name in broker.topology.queues and (each.host, name) not in here:
+                _log.warning(
+                    "the queue is in this broker's replication group, %r, and is to be in %r: it stays here as it is, "
+                    "with its messages, until it is deleted",
+                    self._group,
+                    each.group,
+                    extra={"queue": name},
+                )
+        if elsewhere:
+            said = "; ".join([f"{group}: {', '.join(elsewhere[group])}" for group in sorted(elsewhere)])
+            _log.info("queues that are left to the brokers of other replication groups: %s", said)
 
     def _take(self, newer: Configuration, live: list[tuple[str, str]]) -> None:
         self._configuration = self._configuration.with_changes(newer, live)

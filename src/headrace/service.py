@@ -97,7 +97,16 @@ class Service:
 
         def broker(name: str) -> Broker:
             current = settings if self._reloading is None else self._reloading.settings
-            found = Broker(self.engine, self._clock, self._premises.soon, name, codecs, flow, Bounds(current.mqtt))
+            found = Broker(
+                self.engine,
+                self._clock,
+                self._premises.soon,
+                name,
+                codecs,
+                flow,
+                Bounds(current.mqtt),
+                current.cluster.group,
+            )
             limit(found, current)
             return found
 

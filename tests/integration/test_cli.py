@@ -38,7 +38,7 @@ class Broken(Disk):
         raise SyncFailed(5, "Input/output error")
 
 def opener(settings, wake):
-    engine = LocalEngine(settings.data, wake, disk=Broken())
+    engine = LocalEngine(settings.storage.data, wake, disk=Broken())
     commit = Commit()
     commit.append("orders", [Message(Source("t"), b"x", 1)])
     engine.commit(commit, lambda error: None)

@@ -250,7 +250,8 @@ def test_an_example_of_serve_serves(tmp_path: Path, bucket: S3, line: str) -> No
 @pytest.mark.parametrize("line", [line for line in _chosen("doctor", "backup") if "--store" in line])
 def test_an_example_about_stores_works(tmp_path: Path, bucket: S3, line: str) -> None:
     with bucket.here():
-        ObjectEngine("s3://bucket/prefix").close()
+        for group in ("main", "hot"):
+            ObjectEngine("s3://bucket/prefix", group=group).close()
 
     result = _run(line, tmp_path, _environment(**bucket.environment))
 

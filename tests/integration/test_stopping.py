@@ -30,7 +30,7 @@ class HangingDisk(Disk):
 
 
 def opener(settings, wake):
-    return LocalEngine(settings.data, wake, disk=HangingDisk())
+    return LocalEngine(settings.storage.data, wake, disk=HangingDisk())
 
 
 ports = {("listeners", name): (name, "0") for name in ("amqp", "mqtt", "ws", "http")}

@@ -9,7 +9,7 @@ from headrace.admin.site import Site
 
 def routes(site: Site) -> list[BaseRoute]:
     def facts() -> dict[str, str]:
-        return {} if site.standing is None else {"role": site.standing.role}
+        return {} if site.standing is None else {"role": site.standing.role, "group": site.standing.group}
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "healthy", **facts()})

@@ -60,8 +60,9 @@ def _process(call: Call, page: Exposition) -> None:
 
 def standing_metrics(page: Exposition, standing: Standing) -> None:
     """What a node is in its cluster."""
-    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role})
-    page.gauge("headrace_cluster_epoch", "How often the store has changed hands.").add(standing.epoch)
+    group = {"group": standing.group}
+    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role, **group})
+    page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(standing.epoch, group)
 
 
 def _connections(call: Call, page: Exposition) -> None:

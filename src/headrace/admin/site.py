@@ -66,8 +66,13 @@ class Standing(ABC):
 
     @property
     @abstractmethod
+    def group(self) -> str:
+        """The replication group that it serves, or waits to serve."""
+
+    @property
+    @abstractmethod
     def epoch(self) -> int:
-        """How often the store has changed hands."""
+        """How often that group has changed hands."""
 
     @abstractmethod
     def may_write(self) -> bool:
@@ -75,7 +80,7 @@ class Standing(ABC):
 
     @abstractmethod
     async def status(self) -> Mapping[str, object]:
-        """How all nodes are. Raises Unavailable."""
+        """How all nodes of all groups are. Raises Unavailable."""
 
 
 @final

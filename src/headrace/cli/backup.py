@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail
+from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option
 from headrace.errors import HeadraceError
 from headrace.storage.local.backup import back_up
 
@@ -27,6 +27,7 @@ _Done = tuple[int, int, int]
         "headrace backup /var/lib/headrace /backup/headrace-monday",
         "headrace backup /backup/headrace-monday /var/lib/headrace     restore it, with the broker stopped",
         "headrace backup --store s3://bucket/prefix s3://bucket/monday        a store",
+        "headrace backup --store s3://bucket/prefix --group hot s3://bucket/monday",
     )
 )
 def backup(
@@ -40,18 +41,20 @@ def backup(
         ),
     ],
     store: Annotated[str, typer.Option(metavar="URL", help="Copy this store instead of a data directory.")] = "",
+    group: Annotated[str, group_option()] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print what was copied as JSON.")] = False,
 ) -> None:
     """Copy a data directory, or a store, so that the copy can be served: everything confirmed before is in it.
 
-    A store is copied to another store, which `headrace serve --store` serves, or to a directory as file:///dir. Exit
-    code 0: the copy is whole. 1: there is none.
+    A store is copied to another store, which `headrace serve --store` serves, or to a directory as file:///dir, one
+    replication group at a time. Exit code 0: the copy is whole. 1: there is none.
     """
+    database = group_of_store(store, group)
     if len(places) != (1 if store else 2):
         wanted = "one place: where to copy the store to" if store else "two: the data directory, and where to copy it"
         fail(f"backup takes {wanted}", EXIT_USAGE)
     try:
-        logs, messages, size = _with_bar(lambda tell: _copy(store, places, tell))
+        logs, messages, size = _with_bar(lambda tell: _copy(store, database, places, tell))
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
     if as_json:
@@ -61,7 +64,7 @@ def backup(
     typer.echo(f"{places[-1]} has {count(logs, 'log')} with {count(messages, 'message')}, {decimal(size)} copied")
 
 
-def _copy(store: str, places: list[str], tell: Tell) -> _Done:
+def _copy(store: str, group: str, places: list[str], tell: Tell) -> _Done:
     if not store:
         copied = back_up(Path(places[0]), Path(places[1]), progress=tell)
         return copied.queues, copied.messages, copied.size_bytes
@@ -69,7 +72,7 @@ def _copy(store: str, places: list[str], tell: Tell) -> _Done:
         from headrace.storage.objects.backup import back_up_store
     except ImportError:
         fail("a store needs one more package: pip install 'headrace[objects]'", EXIT_USAGE)
-    of_store = back_up_store(store, places[0], progress=tell)
+    of_store = back_up_store(store, places[0], progress=tell, group=group)
     return of_store.queues, of_store.messages, of_store.size_bytes
 
 

@@ -8,10 +8,11 @@ from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected_to_all
 from headrace.cli.output import print_facts, print_json, print_rows
 from headrace.cli.words import EXIT_PROBLEMS, examples, fail
 from headrace.clock import SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import HeadraceError, Unavailable
 
 app: Final = typer.Typer(
-    help="The nodes that share an object store, and which of them owns it.",
+    help="The nodes that share an object store, and which of them owns what.",
     rich_markup_mode="rich",
     add_completion=False,
     no_args_is_help=True,
@@ -41,30 +42,33 @@ def status(
         str, typer.Option(help="Look into this store instead of asking a node, e.g. when none answers.")
     ] = "",
 ) -> None:
-    """Show who owns the store, all nodes, and the last takeovers."""
+    """Show all replication groups of the store: who owns each, its nodes, and the last takeovers."""
     found = _read(store) if store else client.get("cluster")
     if as_json:
         print_json(found)
         return
-    lease = found.get("lease") or {}
-    print_facts(
-        {
-            "owner": found["owner"] or "nobody",
-            "epoch": found["epoch"],
-            **(
-                {"lease": f"{lease['state']}, {lease['age_ms'] / 1000:.1f} s of {lease['duration_ms'] / 1000:g} s"}
-                if lease
-                else {}
-            ),
-        },
-        as_json,
-    )
-    print_rows(_NODES, found["nodes"], as_json)
-    if found["takeovers"]:
-        print_rows(_TAKEOVERS, found["takeovers"], as_json)
+    if "role" in found:
+        asked = {"node": found["node"], "group": found["group"]} if "group" in found else {}
+        print_facts({**asked, "role": found["role"]}, as_json)
+    print_rows(_GROUPS, found["groups"], as_json)
+    for columns, rows in ((_NODES, _all(found, "nodes")), (_TAKEOVERS, _all(found, "takeovers"))):
+        if rows:
+            print_rows(columns, rows, as_json)
 
 
+def _all(found: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """What all groups have, each with its group."""
+    return [{"group": group["group"], **each} for group in found["groups"] for each in group[key]]
+
+
+_GROUPS: Final = [
+    ("group", lambda group: group["group"]),
+    ("owner", lambda group: group["owner"] or ("nobody" if group["epoch"] else "no nodes")),
+    ("epoch", lambda group: group["epoch"]),
+    ("lease", lambda group: _lease(group["lease"])),
+]
 _NODES: Final = [
+    ("group", lambda node: node["group"]),
     ("node", lambda node: node["name"]),
     ("role", lambda node: node["role"]),
     ("version", lambda node: node["version"]),
@@ -73,11 +77,18 @@ _NODES: Final = [
     ("seen", lambda node: f"{node['seen_ms'] / 1000:.1f} s ago"),
 ]
 _TAKEOVERS: Final = [
+    ("group", lambda takeover: takeover["group"]),
     ("epoch", lambda takeover: takeover["epoch"]),
     ("owner", lambda takeover: takeover["node"]),
     ("at", lambda takeover: _time(takeover["at_us"])),
     ("after", lambda takeover: takeover["cause"]),
 ]
+
+
+def _lease(lease: dict[str, Any]) -> str:
+    if not lease["duration_ms"]:
+        return str(lease["state"])
+    return f"{lease['state']}, {lease['age_ms'] / 1000:.1f} s of {lease['duration_ms'] / 1000:g} s"
 
 
 def _time(at_us: int) -> str:
@@ -89,13 +100,13 @@ def _time(at_us: int) -> str:
 def _read(store: str) -> dict[str, Any]:
     """What the store says, in no need of any broker."""
     try:
-        from headrace.cluster.member import GROUP
         from headrace.cluster.records import Records
-        from headrace.cluster.status import read_status
+        from headrace.cluster.status import groups_to_json, read_groups
     except ImportError as error:
         fail(f"--store needs obstore ({error}): pip install 'headrace[objects]'", EXIT_PROBLEMS)
     try:
-        return read_status(Records(store, GROUP, _STORE_MS), SystemClock()).to_json()
+        found = groups_to_json(read_groups(Records(store, MAIN, _STORE_MS), SystemClock()))
+        return {"groups": list(found.values())}
     except Unavailable as error:
         fail(str(error), EXIT_UNAVAILABLE)
     except HeadraceError as error:

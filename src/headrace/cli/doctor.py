@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, line
+from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option, line
 from headrace.errors import HeadraceError
 from headrace.storage.local import doctor as storage_doctor
 from headrace.storage.local.doctor import GroupRow, Problem, QueueRow, Report
@@ -39,6 +39,7 @@ app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
         "headrace doctor data --repair        say what can be repaired, ask, and do it",
         "headrace doctor data --json          the same report for programs",
         "headrace doctor --store s3://bucket/prefix",
+        "headrace doctor --store s3://bucket/prefix --group hot",
     )
 )
 def doctor(
@@ -53,6 +54,7 @@ def doctor(
     store: Annotated[
         str, typer.Option(metavar="URL", help="Verify this store, of a broker that runs or not, instead.")
     ] = "",
+    group: Annotated[str, group_option()] = "",
 ) -> None:
     """Verify every file of a data directory, or every message and group of a store.
 
@@ -62,8 +64,9 @@ def doctor(
         fail("name what to examine: a data directory, or a store with --store", EXIT_USAGE)
     if store and repair:
         fail("a store is only examined: what is damaged there comes back from a copy of it", EXIT_USAGE)
+    database = group_of_store(store, group)
     if store or directory is None:
-        _of_store(store, as_json)
+        _of_store(store, database, as_json)
     if yes and not repair:
         fail("--yes answers the question that --repair asks; give both or none", EXIT_USAGE)
     if repair and not yes and (as_json or not sys.stdin.isatty()):
@@ -129,7 +132,7 @@ def _confirm(report: Report, console: Console, yes: bool, quiet: bool) -> bool:
 # -- a store -----------------------------------------------------------------------------------------------------------
 
 
-def _of_store(store: str, as_json: bool) -> NoReturn:
+def _of_store(store: str, group: str, as_json: bool) -> NoReturn:
     try:
         from headrace.storage.objects.doctor import examine_store
     except ImportError:
@@ -138,7 +141,9 @@ def _of_store(store: str, as_json: bool) -> NoReturn:
     try:
         with bar:
             task = bar.add_task("examining", total=None)
-            report = examine_store(store, progress=lambda done, total: bar.update(task, completed=done, total=total))
+            report = examine_store(
+                store, progress=lambda done, total: bar.update(task, completed=done, total=total), group=group
+            )
     except HeadraceError as error:
         fail(str(error), EXIT_USAGE)
     if as_json:

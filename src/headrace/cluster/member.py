@@ -15,15 +15,12 @@ from headrace.cluster.lease import SECRET, Presence, decode_presence, node_name
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
 from headrace.cluster.records import Records
-from headrace.cluster.status import Status, read_status
+from headrace.cluster.status import Status, read_groups, read_status
 from headrace.errors import HeadraceError, Refused, Unavailable
 
 _log: Final = logging.getLogger("headrace.cluster")
 
-GROUP: Final = "main"
-"""The one replication group that there is: its database, and its lease."""
 _SECRET_BYTES: Final = 32
-_LEAST_TIMEOUT_MS: Final = 1000
 _LEAST_PAUSE_SECONDS: Final = 0.02
 
 
@@ -32,13 +29,19 @@ class Member:
     """Takes part in the cluster from `start` to `stop`."""
 
     def __init__(
-        self, url: str, me: Node, lease_ms: int, clock: Clock, tell: Tell, on_double: Callable[[HeadraceError], None]
+        self,
+        records: Records,
+        me: Node,
+        lease_ms: int,
+        clock: Clock,
+        tell: Tell,
+        on_double: Callable[[HeadraceError], None],
     ) -> None:
-        """Raises Refused for a store that cannot be shared, Unavailable where it does not do what a lease takes.
+        """Raises Unavailable where the store does not do what a lease takes.
 
         `on_double` is told, in the event loop's thread, when another process takes part under the same name.
         """
-        self._records = Records(url, GROUP, max(_LEAST_TIMEOUT_MS, lease_ms // 2))
+        self._records = records
         self._records.prove_creation()
         self._me = me
         self._lease_ms = lease_ms
@@ -72,8 +75,13 @@ class Member:
         self._wake.set()
 
     def status(self) -> Status:
-        """How the whole cluster is. Waits for the store. Raises Unavailable and Corrupt."""
+        """How this node's group is. Waits for the store. Raises Unavailable and Corrupt."""
         return read_status(self._records, self._clock)
+
+    def groups(self) -> dict[str, Status]:
+        """How all groups of the store are, this node's among them. Waits for the store. Raises likewise."""
+        found = read_groups(self._records, self._clock)
+        return found if self._records.group in found else {**found, self._records.group: self.status()}
 
     def _find_secret(self) -> bytes:
         mine = secrets.token_bytes(_SECRET_BYTES)

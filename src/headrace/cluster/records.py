@@ -1,23 +1,21 @@
-"""Small objects in the store, made once or written over: the only door to obstore. What they say is in lease.py."""
+"""Small objects in the store, made once or written over, of one replication group. What they say is in lease.py."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from copy import copy
 from typing import Final, final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
-from obstore.store import from_url
 
+from headrace.config.groups import is_name
 from headrace.errors import Refused, Unavailable
+from headrace.storage.objects.bucket import VARIABLES, folders, groups_in, open_bucket
 
 _ROOM: Final = "cluster"
-_VARIABLES: Final = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
-"""How the environment variables of a vendor begin."""
-SCHEMES: Final = (*_VARIABLES, "file")
+SCHEMES: Final = (*VARIABLES, "file")
 
 
 @final
@@ -35,22 +33,26 @@ class Records:
         if scheme not in SCHEMES:
             raise Refused(f"{url!r} is not the URL of a store: it begins with {', '.join(f'{s}://' for s in SCHEMES)}")
         self.url = url.rstrip("/")
+        self._enter(group)
+        with self._translated("opening"):
+            self._store = open_bucket(self.url, timeout_ms, create=True)
+
+    def _enter(self, group: str) -> None:
+        self.group = group
         self._folder = f"{_ROOM}/{group}"
         self._place = f"{self.url}/{self._folder}"
-        waiting = timedelta(milliseconds=timeout_ms)
-        with self._translated("opening"):
-            if scheme == "file":
-                self._store = from_url(self.url, mkdir=True)
-            else:
-                self._store = from_url(
-                    self.url,
-                    client_options={
-                        "timeout": waiting,
-                        "connect_timeout": waiting,
-                        "allow_http": os.environ.get(f"{_VARIABLES[scheme]}_ALLOW_HTTP", "").lower() == "true",
-                    },
-                    retry_config={"max_retries": 0, "retry_timeout": waiting},  # who asks decides whether to ask again
-                )
+
+    def of(self, group: str) -> "Records":
+        """The objects of another group of the same store."""
+        other = copy(self)
+        other._enter(group)
+        return other
+
+    def groups(self) -> list[str]:
+        """All groups of the store, in order: those that have a database, and those that nodes were started for."""
+        with self._translated("reading"):
+            started = [name for name in folders(self._store, _ROOM) if is_name(name)]
+            return sorted({*started, *groups_in(self._store)})
 
     def create(self, name: str, data: bytes) -> bool:
         """Make an object unless there is one of this name; whether it was made, or is there with the very same bytes.

@@ -12,12 +12,14 @@ from headrace.clock import Clock
 from headrace.cluster.member import Member
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
-from headrace.cluster.status import FOLLOWER, OWNER
+from headrace.cluster.records import Records
+from headrace.cluster.status import FOLLOWER, OWNER, groups_to_json
 from headrace.errors import Fenced, HeadraceError, Unavailable
 from headrace.storage.api import Engine
 
 _log: Final = logging.getLogger("headrace.cluster")
 _LOOK_SECONDS: Final = 0.05
+_LEAST_TIMEOUT_MS: Final = 1000
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
 FOR_NODES: Final = "cluster"
 """What the listener for other nodes is called."""
@@ -27,8 +29,9 @@ FOR_NODES: Final = "cluster"
 class Seat(Standing):
     """Made by `take`, before anybody is served; left with `leave`."""
 
-    def __init__(self, member: Member, lease_ms: int) -> None:
+    def __init__(self, member: Member, group: str, lease_ms: int) -> None:
         self._member = member
+        self._group = group
         self._reading: asyncio.Task[Mapping[str, object]] | None = None
         self._lease_ms = lease_ms
         self._has_left = False
@@ -38,9 +41,9 @@ class Seat(Standing):
 
     @staticmethod
     async def take(
-        url: str, me: Node, lease_ms: int, clock: Clock, on_double: Callable[[HeadraceError], None]
+        url: str, group: str, me: Node, lease_ms: int, clock: Clock, on_double: Callable[[HeadraceError], None]
     ) -> "Seat":
-        """Be a member of the cluster. Raises Refused and Unavailable.
+        """Be a node of a group. Raises Refused and Unavailable.
 
         `on_double` is told when another process takes part under the same name.
         """
@@ -50,9 +53,13 @@ class Seat(Standing):
             with contextlib.suppress(RuntimeError):  # the loop has ended, nobody wants to know
                 loop.call_soon_threadsafe(call)
 
-        member = await asyncio.to_thread(Member, url, me, lease_ms, clock, tell, on_double)
+        def join() -> Member:
+            records = Records(url, group, max(_LEAST_TIMEOUT_MS, lease_ms // 2))
+            return Member(records, me, lease_ms, clock, tell, on_double)
+
+        member = await asyncio.to_thread(join)
         member.start()
-        return Seat(member, lease_ms)
+        return Seat(member, group, lease_ms)
 
     async def turn(self, open_store: Callable[[], Engine], stop: asyncio.Event) -> Engine | None:
         """Wait until the store is this node's, and open it; None when `stop` is set before.
@@ -86,18 +93,31 @@ class Seat(Standing):
         return OWNER if self.is_serving and self.ownership.mine else FOLLOWER
 
     @property
+    def group(self) -> str:
+        return self._group
+
+    @property
     def epoch(self) -> int:
         return self.ownership.epoch
 
     async def status(self) -> Mapping[str, object]:
-        """How the whole cluster is. Raises Unavailable and Corrupt. Many who ask at once have the store asked once."""
+        """How this node's group is, and all others of the store. Raises Unavailable and Corrupt.
+
+        Many who ask at once have the store asked once.
+        """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.get_running_loop().create_task(self._read_status())
         return await asyncio.shield(self._reading)
 
     async def _read_status(self) -> Mapping[str, object]:
-        status = await asyncio.to_thread(self._member.status)
-        return {"node": self.ownership.me.name, "role": self.role, **status.to_json()}
+        found = await asyncio.to_thread(self._member.groups)
+        return {
+            "node": self.ownership.me.name,
+            "role": self.role,
+            "group": self._group,
+            **found[self._group].to_json(),
+            "groups": [{"own": name == self._group, **each} for name, each in groups_to_json(found).items()],
+        }
 
     async def leave(self) -> None:
         """Leave the cluster, and its store to the next node at once; a store that is away is not waited for long."""

@@ -106,3 +106,13 @@ def read_status(records: Records, clock: Clock) -> Status:
         if data is not None:
             takeovers.append(decode_takeover(data, records.where(epoch_name(epoch))))
     return Status(lease, nodes, takeovers[::-1], clock.now_us())
+
+
+def read_groups(records: Records, clock: Clock) -> dict[str, Status]:
+    """All groups of the store, in order. Raises Unavailable and Corrupt."""
+    return {group: read_status(records.of(group), clock) for group in records.groups()}
+
+
+def groups_to_json(found: dict[str, Status]) -> dict[str, dict[str, object]]:
+    """Groups by name, each with its name in it."""
+    return {name: {"group": name, **found[name].to_json()} for name in sorted(found)}

@@ -9,6 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any, Final, cast, final
 
 from headrace.config.document import Document
+from headrace.config.groups import MAIN, meant
 from headrace.config.kinds import BY_CERTIFICATE, Kind, Unfit, shown
 from headrace.config.settings import DEFAULT_FILE, SECTIONS, TLS_PORTS, Settings, build, root
 from headrace.config.table import Fault, Path, Table
@@ -89,7 +90,7 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
     _anchor(table, values, document)
     _overlay(table, values, _from_environment(table, environment), origins)
     _overlay(table, values, flags, origins)
-    configuration.settings = _with_ports(build(values))
+    configuration.settings = _completed(build(values))
     _check(configuration)
     return configuration
 
@@ -134,15 +135,19 @@ def _overlay(table: Table, values: dict[str, Any], texts: Flags, origins: dict[t
         origins[section, name] = origin
 
 
-def _with_ports(settings: Settings) -> Settings:
-    """TLS ports that nobody set are the usual ones where there is a certificate, and off where there is none."""
+def _completed(settings: Settings) -> Settings:
+    """TLS ports that nobody set are the usual ones where there is a certificate, and off where there is none.
+
+    The group has the name that its database has.
+    """
     has_certificate = settings.tls.certificate is not None
     found: dict[str, Any] = {
         name: port if has_certificate else None
         for name, port in TLS_PORTS.items()
         if getattr(settings.listeners, name) == BY_CERTIFICATE
     }
-    return replace(settings, listeners=replace(settings.listeners, **found))
+    cluster = replace(settings.cluster, group=meant(settings.cluster.group))
+    return replace(settings, listeners=replace(settings.listeners, **found), cluster=cluster)
 
 
 def _check(configuration: Configuration) -> None:
@@ -163,6 +168,11 @@ def _check(configuration: Configuration) -> None:
     if settings.cluster.node and not storage.store:
         raise Refused(
             f"{origins['cluster', 'node']}: the nodes of a cluster share an object store; "
+            f"give --store, or store in storage"
+        )
+    if settings.cluster.group != MAIN and not storage.store:
+        raise Refused(
+            f"{origins['cluster', 'group']}: a replication group is a database of an object store; "
             f"give --store, or store in storage"
         )
     if (tls.certificate is None) != (tls.key is None) or (tls.authority is not None and tls.certificate is None):

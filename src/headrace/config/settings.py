@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from headrace.config.groups import MAIN, GroupName
 from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
 from headrace.config.table import Key, Table, Tables
 
@@ -109,9 +110,12 @@ LOCAL_REFUSE: Final = "local-refuse"
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Several brokers over one object store, of which one owns it at a time. Each needs a name of its own."""
+    """Several brokers over one object store, of which one in each group serves. Each needs a name of its own."""
 
     node: str = _setting("", Text(), "What this broker is called; with a name it is part of a cluster.")
+    group: str = _setting(
+        MAIN, GroupName(), "The replication group that this broker serves: a database of its own in the store."
+    )
     listen: str = _setting("127.0.0.1:25672", Address(), "Where the other nodes reach this one, as host:port.")
     advertise: str = _setting(
         "", Text(), "The host name or address under which nodes and clients reach this machine; that of `listen`."

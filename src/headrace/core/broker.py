@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
+from headrace.config.groups import MAIN
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
 from headrace.core.browser import Browser, Show
@@ -66,11 +67,13 @@ class Broker:
         codecs: Codecs | None = None,
         flow: Flow | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
+        replication_group: str = MAIN,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self.codecs = codecs or Codecs()
         self.topology = Topology(host)
+        self._replication_group = replication_group
         self._flow = flow or Flow()
         self._line = Line(engine, clock, schedule, self._flow)
         self._queues = Queues(engine, clock, self._line, self.topology, self.codecs)
@@ -323,8 +326,14 @@ class Broker:
         """Have a queue as defined; an empty name gets one from the server. Passive only asks whether it exists.
 
         Raises NotFound (passive), PreconditionFailed when it exists and differs, ResourceLocked when another
-        connection has it for itself, AccessRefused for names the server keeps.
+        connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group.
         """
+        group = definition.replication_group
+        if group and group != self._replication_group:
+            raise Refused(
+                f"queue '{definition.name}' is to be in the replication group '{group}', and this broker serves "
+                f"'{self._replication_group}'; declare it at a broker of that group"
+            )
         return self._queues.declare(definition, owner, passive)
 
     def queue(self, name: str, owner: object = None) -> Queue:

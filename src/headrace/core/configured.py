@@ -8,13 +8,13 @@ nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from headrace.config.groups import MAIN, GroupName
 from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, Size, Text, Texts, shown
 from headrace.config.table import Fault, Key, Table, Values
 from headrace.core.address import dead_letter_queue
 from headrace.core.definition import (
     ASYNC,
     CLASSIC,
-    DEFAULT_GROUPS,
     DEFAULT_LEASE_MS,
     DEFAULT_MAX_MESSAGE_BYTES,
     DURABILITIES,
@@ -77,7 +77,8 @@ _DEAD_LETTERS: Final = Table(
 )
 _REPLICATION: Final = Table(
     Key("enabled", Flag(), False, "Whether what follows counts."),
-    Key("group", Text(), "", f"The replication group; there is one, `{DEFAULT_GROUPS[-1]}`."),
+    Key("group", GroupName(), "", f"The replication group whose broker has it, see `cluster.group`; `{MAIN}`, also "
+        "called `default`, where none is named."),
     Key("mode", Choice(SYNC, ASYNC), SYNC, "When publishers are told: once a message is stored (sync), or once it is "
         "on its way (async)."),
     Key("ack_timeout", Duration(), 5_000, "After so long publishers hear that a message is not stored; 0 for never."),
@@ -133,14 +134,6 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
             parse(read["filter"])
         except Refused as error:
             raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
-    group = read["replication"]["group"]
-    if group and group not in DEFAULT_GROUPS:
-        raise Fault(
-            ("replication", "group"),
-            where,
-            f"'group' cannot be {shown(group)}: there is one replication group, {DEFAULT_GROUPS[-1]!r}, for all. "
-            f"Leave it out; queues that are to have an owner of their own belong in a store of their own",
-        )
     return QueueDefinition(
         name,
         kind,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from headrace.config.durations import parse_duration_ms
+from headrace.config.groups import meant
 from headrace.core.arguments import frozen, table_from_json, table_to_json
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
@@ -24,8 +25,6 @@ FSYNC: Final = "fsync"
 BUFFERED: Final = "buffered"
 SYNC: Final = "sync"
 ASYNC: Final = "async"
-DEFAULT_GROUPS: Final = ("default", "main")
-"""Names of the one replication group that there is."""
 DURABILITIES: Final = (BUFFERED, FSYNC)
 
 MAX_NAME_BYTES: Final = 255
@@ -136,6 +135,12 @@ class QueueDefinition:
         """After so long publishers are told that a message was not stored; 0 for when storage gives up."""
         timeout_ms = self.replication.get("ack_timeout_ms")
         return timeout_ms if self._replication_mode == SYNC and isinstance(timeout_ms, int) else 0
+
+    @property
+    def replication_group(self) -> str:
+        """The replication group that it was said to be in; "" where none was named."""
+        group = str(self.replication.get("group", "")) if self.replication.get("enabled") else ""
+        return meant(group) if group else ""
 
     @property
     def _replication_mode(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from headrace.config.groups import meant
 from headrace.config.table import Fault
 from headrace.core.broker import Broker
 from headrace.core.configured import configured
@@ -26,20 +27,26 @@ class Wanted:
     host: str
     definition: QueueDefinition
 
+    @property
+    def group(self) -> str:
+        """The replication group whose broker is to have it."""
+        return meant(self.definition.replication_group)
+
 
 def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
     """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
-    found: dict[tuple[str, str], Wanted] = {}
+    found: dict[tuple[str, str, str], Wanted] = {}
     for at, entry in enumerate(entries):
         host = str(entry.get("vhost") or DEFAULT_HOST)
         try:
             definition = configured({name: value for name, value in entry.items() if name != "vhost"})
         except Fault as fault:
             raise fault.within(("queues", at)) from fault
-        place = (host, definition.name)
+        wanted = Wanted(at, host, definition)
+        place = (wanted.group, host, definition.name)
         if place in found:
             raise Fault(("queues", at, "name"), "", f"the queue {definition.name!r} is there twice")
-        found[place] = Wanted(at, host, definition)
+        found[place] = wanted
     return list(found.values())
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from headrace.config.groups import MAIN, is_name, meant
 from headrace.errors import Refused
 
 EARLIEST: Final = "earliest"
@@ -36,6 +37,7 @@ _READ: Final = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "consumerGroup",
+    "group",
     "mode",
     "leaseSeconds",
     "claim",
@@ -93,6 +95,8 @@ class ReadOptions:
     lease_seconds: int = 0
     claim: str = ""
     """What a batch reads of claimed messages, as JSON."""
+    replication_group: str = MAIN
+    """Which of a store's groups is read."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             f"only read. "
             f"Set url to the broker's HTTP address, such as http://localhost:15672"
         )
+    replication_group = options.get("group", "")
+    if replication_group and server is not None:
+        raise Refused("option group is for stores: a broker serves one group, that of its address; leave it out")
+    if not is_name(replication_group):
+        raise Refused(f"option group is {replication_group!r}; a group's name has letters, digits, - and _ only")
     for name in _NOT_FOR_WORK if is_work else _ONLY_FOR_WORK:
         if name.lower() in options:
             raise Refused(f"option {name} means nothing {'with' if is_work else 'without'} mode=work; leave it out")
@@ -141,6 +150,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         is_work,
         _number(options, "leaseSeconds", DEFAULT_LEASE_SECONDS),
         options.get("claim", ""),
+        meant(replication_group),
     )
 
 

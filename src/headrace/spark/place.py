@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.errors import NotFound
+from headrace.config.groups import MAIN
+from headrace.errors import NotFound, Unavailable
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions
-from headrace.storage.objects.keys import DATABASE
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,14 @@ def open_place(options: ReadOptions) -> Place:
         return Store(options)
     from headrace.spark.directory import Directory
 
+    if options.replication_group != MAIN:
+        raise Unavailable(f"{options.directory} is not the directory of a store, which alone has groups")
     return Directory(options)
 
 
 def is_store(directory: str) -> bool:
-    """Whether a store is there rather than a data directory: it has the manifest of a database."""
-    return (Path(directory) / DATABASE / "manifest").is_dir()
+    """Whether a store is there rather than a data directory: it has the manifest of some group's database."""
+    return any(Path(directory).glob("*/manifest/*.manifest"))
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

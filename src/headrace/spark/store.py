@@ -20,7 +20,6 @@ from headrace.spark.properties import read_properties
 from headrace.storage.frame import Frame
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.follower import StoreFollower
-from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import View
 
@@ -38,12 +37,13 @@ _HOST_SEPARATOR: Final = "\0"
 
 @final
 class Store(Place):
-    """One store, seen from outside."""
+    """One replication group of a store, seen from outside."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._url = options.store or f"file://{options.directory}"
         self._location = Location(self._url, create=False)
+        self._group = options.replication_group
         self._clock = SystemClock()
         self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
         self._follower: StoreFollower | None = None
@@ -107,7 +107,7 @@ class Store(Place):
 
     def _seen(self) -> StoreFollower:
         if self._follower is None:
-            self._follower = StoreFollower(self._location, DATABASE, _TIMEOUT_MS, self._clock)
+            self._follower = StoreFollower(self._location, self._group, _TIMEOUT_MS, self._clock)
             self._looked = time.monotonic()
         return self._follower
 
@@ -117,7 +117,7 @@ class Store(Place):
         if now_us - self._checkpointed_us > _FRESH_MS * 1000:
             self._checkpoint = self._seen().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
             self._checkpointed_us = now_us
-            view = View(self._location, DATABASE, _TIMEOUT_MS, self._clock, self._checkpoint)
+            view = View(self._location, self._group, _TIMEOUT_MS, self._clock, self._checkpoint)
             try:
                 self._tables = {name: (found, state.next_offset) for name, (found, state) in view.logs().items()}
             finally:
@@ -145,7 +145,7 @@ class Store(Place):
             view, kept = self._view(str(checkpoint))
             try:
                 at = at if kept else self._first(partition, view, log_id, at)
-                for batch in ColumnReader(view, DATABASE, log_id).batches(at, piece.stop, names):
+                for batch in ColumnReader(view, self._group, log_id).batches(at, piece.stop, names):
                     yield batch
                     at += batch.num_rows
                 break
@@ -159,7 +159,7 @@ class Store(Place):
         """What the checkpoint kept, or all there is now where it is gone; and which of the two it is."""
         if checkpoint not in self._views:
             try:
-                view = View(self._location, DATABASE, _TIMEOUT_MS, self._clock, checkpoint)
+                view = View(self._location, self._group, _TIMEOUT_MS, self._clock, checkpoint)
             except (Unavailable, Corrupt):
                 if not checkpoint:
                     raise

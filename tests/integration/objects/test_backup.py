@@ -10,13 +10,13 @@ import pika
 import pytest
 
 from headrace.clock import SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.objects.backup import back_up_store
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
 from tests.servers import Server, drain
@@ -132,7 +132,7 @@ def test_a_copy_has_messages_groups_and_tables_as_they_were(tmp_path: Path) -> N
     assert log.read(100, 1)[0].payload == b"later"
     copy.close()
     source.close()
-    admin = Admin(Location(f"file://{tmp_path}/source"), DATABASE, 30_000, SystemClock())
+    admin = Admin(Location(f"file://{tmp_path}/source"), MAIN, 30_000, SystemClock())
     assert admin.checkpoints() == {}
 
 
@@ -146,6 +146,27 @@ def test_a_bucket_is_copied_to_another_path(s3: S3) -> None:
     assert copied.messages == copy.log("orders").next_offset - copy.log("orders").first_offset == 90
     assert [message.payload for message in copy.log("orders").read(50, 2)] == [b"50", b"51"]
     copy.close()
+
+
+def test_groups_are_copied_one_at_a_time_under_their_names(tmp_path: Path) -> None:
+    source, copy = f"file://{tmp_path}/source", f"file://{tmp_path}/copy"
+    _filled(source).close()
+    hot = ObjectEngine(source, settings=QUICK, group="hot")
+    commit = Commit()
+    commit.append("clicks", [Message(Source("clicks"), b"x", 1)])
+    _commit(hot, commit)
+    hot.close()
+
+    copied = [back_up_store(source, copy, group=group).messages for group in ("hot", "main")]
+
+    restored = ObjectEngine(copy, settings=QUICK, group="hot")
+    assert copied == [1, 90]
+    assert restored.logs() == ["clicks"]
+    restored.close()
+    result = _backup("--store", source, "--group", "cold", copy)
+    assert (result.returncode, "there are: hot, main" in result.stderr) == (1, True)
+    assert "name that with --store" in _backup("a", "b", "--group", "hot").stderr
+    assert "letters, digits" in _backup("--store", source, "--group", "a/b", copy).stderr
 
 
 def test_a_copy_that_was_not_finished_is_no_store(tmp_path: Path) -> None:
@@ -178,6 +199,9 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, s3: S3) -> None:
         back_up_store(f"file://{tmp_path}/source", f"file://{tmp_path}/source/")
     with pytest.raises(Refused, match="is not the URL of a store"):
         back_up_store(f"file://{tmp_path}/source", str(tmp_path / "copy"))
+    _filled(s3.url).close()
+    with pytest.raises(Unavailable, match="has no replication group 'cold'; there are: main"):
+        back_up_store(s3.url, f"file://{tmp_path}/copy", group="cold")
     assert not (tmp_path / "copy").exists()
     result = _backup("--store", f"file://{tmp_path}/source", "a", "b")
     assert result.returncode == 2

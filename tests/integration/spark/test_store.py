@@ -12,6 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.clock import SystemClock
+from headrace.config.groups import MAIN
 from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import HeadraceError, NotFound, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
@@ -21,7 +22,6 @@ from headrace.spark.reader import BatchReader
 from headrace.spark.stream import StreamReader
 from headrace.storage.api import Commit
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
 from tests.integration.spark.conftest import SECOND, START_US
@@ -34,9 +34,9 @@ WAIT_SECONDS = 120
 class Store:
     """A store and the engine that writes to it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, group: str = MAIN) -> None:
         self.url = url
-        self.engine = ObjectEngine(url, settings=ObjectSettings(flush_interval_ms=1))
+        self.engine = ObjectEngine(url, settings=ObjectSettings(flush_interval_ms=1), group=group)
         self._next: dict[str, int] = {}
 
     def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
@@ -174,6 +174,20 @@ def test_a_bucket_is_read_as_a_directory_is(s3: S3) -> None:
     store.engine.close()
 
 
+def test_a_group_of_a_store_is_read_by_its_name(tmp_path: Path) -> None:
+    hot = Store(f"file://{tmp_path}/store", "hot")
+    hot.append("orders", 5)
+
+    found = rows(hot.reader(group="hot"))
+
+    assert [row["payload"] for row in found] == [b"orders %d" % number for number in range(5)]
+    with pytest.raises(Unavailable, match="has no replication group 'main'; there are: hot"):
+        hot.reader().partitions()
+    with pytest.raises(Unavailable, match="is not the directory of a store"):
+        batch_reader(str(tmp_path), group="hot").partitions()
+    hot.engine.close()
+
+
 def test_where_reading_begins_and_ends_can_be_said(store: Store) -> None:
     for _ in range(5):
         store.append("orders", 20)
@@ -242,7 +256,7 @@ def test_messages_of_all_kinds_come_as_they_are_stored(store: Store) -> None:
 def test_what_is_in_tables_when_a_query_is_planned_is_read_whatever_happens_meanwhile(store: Store) -> None:
     for _ in range(40):
         store.append("orders", 100, size=5000)  # more than the database keeps in memory
-    admin = Admin(Location(store.url), DATABASE, WAIT_SECONDS * 1000, SystemClock())
+    admin = Admin(Location(store.url), MAIN, WAIT_SECONDS * 1000, SystemClock())
     eventually(lambda: admin.replayed() > 0)
     reader = store.reader(startingOffsets=0)
     partitions = list(reader.partitions())

@@ -7,6 +7,8 @@ from headrace.clock import SystemClock
 from headrace.cluster.keeper import Tell
 from headrace.cluster.member import Member
 from headrace.cluster.node import Node
+from headrace.cluster.records import Records
+from headrace.config.groups import MAIN
 from headrace.errors import HeadraceError
 from tests.waiting import eventually
 
@@ -16,13 +18,14 @@ LEASE_MS = 500
 class Party:
     """A member of a cluster in a directory."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, group: str = MAIN) -> None:
         clock = SystemClock()
         self.doubles: list[HeadraceError] = []
         self._lock = threading.Lock()
         me = Node(name, "127.0.0.1:1", "1", clock.now_us())
         tell: Tell = self._tell
-        self.member = Member(f"file://{directory}", me, LEASE_MS, clock, tell, self.doubles.append)
+        records = Records(f"file://{directory}", group, 1000)
+        self.member = Member(records, me, LEASE_MS, clock, tell, self.doubles.append)
         self.member.start()
 
     def _tell(self, call: object) -> None:
@@ -66,3 +69,26 @@ def test_who_gives_the_store_back_leaves_it_to_another(tmp_path: Path) -> None:
     eventually(lambda: other.member.ownership.mine)
     a.member.stop()
     b.member.stop()
+
+
+def test_groups_of_one_store_have_owners_epochs_and_secrets_of_their_own(tmp_path: Path) -> None:
+    cold, hot = Party(tmp_path, "a", "cold"), Party(tmp_path, "a", "hot")
+    eventually(lambda: cold.member.ownership.mine and hot.member.ownership.mine)
+    eventually(lambda: all(len(each.nodes) == 1 for each in cold.member.groups().values()))
+    secrets = {cold.member.ownership.secret, hot.member.ownership.secret}
+    hot.member.stop()
+    second = Party(tmp_path, "b", "hot")
+    eventually(lambda: second.member.ownership.mine)
+    eventually(lambda: len(second.member.status().nodes) == 1)
+    found = second.member.groups()
+
+    assert len(secrets) == 2
+    assert not cold.doubles
+    assert not hot.doubles
+    assert {name: (each.owner, each.to_json()["epoch"]) for name, each in found.items()} == {
+        "cold": ("a", 1),
+        "hot": ("b", 2),
+    }
+    assert [presence.node.name for presence in found["hot"].nodes] == ["b"]
+    cold.member.stop()
+    second.member.stop()

@@ -199,6 +199,42 @@ def test_no_file_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, 
         wanted_queues(load(FILE_QUEUE, file, {}, {}).queues)
 
 
+def test_a_group_is_main_unless_it_is_named_and_needs_a_store() -> None:
+    store = "storage: {store: 'file:///x'}\n"
+
+    assert _load().settings.cluster.group == "main"
+    assert _load("cluster: {group: default}").settings.cluster.group == "main"
+    assert _load("cluster: {group: ''}").settings.cluster.group == "main"
+    assert _load(store, {"HEADRACE_CLUSTER_GROUP": "hot-1_B"}).settings.cluster.group == "hot-1_B"
+    assert "broker.yaml:1: a replication group is a database of an object store" in _refusal("cluster: {group: hot}")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "a b", "h\u00f6t", "cluster", "probe-1", "x" * 65])
+def test_a_group_cannot_be_called_just_anything(name: str) -> None:
+    text = json.dumps({"storage": {"store": "file:///x"}, "cluster": {"group": name}})
+
+    assert "'group' must be a name of up to 64 letters, digits, - and _" in _refusal(text)
+
+
+def test_queues_of_the_file_know_their_group_and_may_have_the_same_name_in_several() -> None:
+    entries = _load(
+        "queues:\n"
+        "- {name: a}\n"
+        "- {name: b, replication: {enabled: true, group: default}}\n"
+        "- {name: a, replication: {enabled: true, group: hot}}\n"
+        "- {name: c, replication: {group: hot}}\n"
+    ).queues
+
+    assert [(each.definition.name, each.group) for each in wanted_queues(entries)] == [
+        ("a", "main"),
+        ("b", "main"),
+        ("a", "hot"),
+        ("c", "main"),
+    ]
+    twice = "queues:\n- {name: a}\n- {name: a, replication: {enabled: true, group: main}}\n"
+    assert "broker.yaml:3: the queue 'a' is there twice" in _refusal(twice)
+
+
 def test_values_that_refer_to_themselves_are_refused() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     for number in range(8):

@@ -361,7 +361,8 @@ def test_a_configured_ephemeral_queue_is_not_stored() -> None:
         ({"name": "q", "retry": {"multiplier": 0.5}}, "retry: 'multiplier'"),
         ({"name": "q", "dlq": {"enabled": 1}}, "dlq: 'enabled'"),
         ({"name": "q", "replication": {"mode": "later"}}, "replication: 'mode'"),
-        ({"name": "q", "replication": {"group": "g"}}, "there is one replication group, 'main'"),
+        ({"name": "q", "replication": {"group": "g/h"}}, "replication: 'group'"),
+        ({"name": "q", "replication": {"group": "cluster"}}, "replication: 'group'"),
         ({"name": "q", "colour": "red"}, "there is no key 'colour'"),
     ],
 )

@@ -3,9 +3,11 @@
 import pytest
 
 from headrace.config.table import Fault
+from headrace.core.configured import configured
 from headrace.core.definition import declared
 from headrace.core.group import ACK
 from headrace.core.reconciling import Plan, wanted_queues
+from headrace.errors import Refused
 from tests.house import House
 from tests.unit.core.conftest import World
 
@@ -30,6 +32,15 @@ def test_a_queue_of_the_file_is_made_once_and_kept(world: World) -> None:
     assert [definition.name for definition in first.created] == ["orders"]
     assert (second.created, second.altered) == ([], [])
     assert world.house.broker.queue("orders").definition.max_length == 7
+
+
+def test_a_queue_of_another_replication_group_is_refused_and_one_of_no_group_is_made_here(house: House) -> None:
+    house.broker.declare(configured({"name": "here", "replication": {"enabled": True, "mode": "async"}}))
+    house.broker.declare(configured({"name": "main", "replication": {"enabled": True, "group": "default"}}))
+
+    with pytest.raises(Refused, match="'hot', and this broker serves 'main'"):
+        house.broker.declare(configured({"name": "q", "replication": {"enabled": True, "group": "hot"}}))
+    assert sorted(house.broker.topology.queues) == ["here", "main"]
 
 
 def test_limits_that_changed_in_the_file_count_for_what_is_published_next_and_after_a_restart(world: World) -> None:

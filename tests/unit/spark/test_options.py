@@ -92,3 +92,13 @@ def test_a_missing_place_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("HEADRACE_URL", "/elsewhere")
     assert read_options({"path": "orders"}).directory == "/elsewhere"
+
+
+def test_a_group_is_one_of_a_store() -> None:
+    assert options().replication_group == "main"
+    assert options(url="s3://bucket/x", group="hot").replication_group == "hot"
+    assert options(url="s3://bucket/x", group="default").replication_group == "main"
+    with pytest.raises(Refused, match="a broker serves one group"):
+        options(url="http://broker", group="hot")
+    with pytest.raises(Refused, match="letters, digits"):
+        options(url="s3://bucket/x", group="a/b")

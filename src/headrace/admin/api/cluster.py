@@ -13,10 +13,10 @@ ALONE: Final = "alone"
 
 
 async def cluster(call: Call) -> Response:
-    """All nodes, and who of them owns the store; of a broker on its own, that it is."""
+    """All nodes and who of them is the owner, of this broker's group and of all; of a broker on its own, that it is."""
     standing = call.site.standing
     if standing is None:
-        return answer({"role": ALONE, "owner": "", "epoch": 0, "nodes": [], "takeovers": []})
+        return answer({"role": ALONE, "owner": "", "epoch": 0, "nodes": [], "takeovers": [], "groups": []})
     return answer(dict(await standing.status()))
 
 
@@ -28,15 +28,17 @@ OPERATIONS: Final = (
         "The nodes that share a store, and which of them owns it",
         needs=MONITORING,
         answer=table(
-            ("role", "owner", "epoch", "nodes", "takeovers"),
+            ("role", "owner", "epoch", "nodes", "takeovers", "groups"),
             node=TEXT,
             role=TEXT,
             write_policy=TEXT,
+            group=TEXT,
             owner=TEXT,
             epoch=COUNT,
             lease=TABLE,
             nodes={"type": "array", "items": TABLE},
             takeovers={"type": "array", "items": TABLE},
+            groups={"type": "array", "items": TABLE},
         ),
     ),
 )

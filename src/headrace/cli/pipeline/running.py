@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final, final
 
@@ -70,10 +70,18 @@ def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession
             try:
                 yield spark
             finally:
-                spark.stop()
+                _stop(spark)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on where it ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _stop(spark: "SparkSession") -> None:
+    """End Spark. An interrupt in the middle of a call to Java has cut the line to it already."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
+    with suppress(Py4JNetworkError):
+        spark.stop()
 
 
 @contextmanager

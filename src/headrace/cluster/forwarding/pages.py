@@ -42,7 +42,7 @@ class FollowerPages:
         self._doorway = doorway
         self._standing = standing
         self._own: dict[str, Callable[[], Response]] = {
-            "/health": lambda: JSONResponse({"status": "healthy", "role": FOLLOWER}),
+            "/health": lambda: JSONResponse({"status": "healthy", **self._facts()}),
             "/ready": self._ready,
             "/metrics": self._metrics,
         }
@@ -90,10 +90,13 @@ class FollowerPages:
         except HeadraceError as error:
             return problem(_AWAY, "unavailable", str(error), {"retry-after": "1"})
 
+    def _facts(self) -> dict[str, str]:
+        return {"role": FOLLOWER, **({} if self._standing is None else {"group": self._standing.group})}
+
     def _ready(self) -> Response:
         """Ready is who serves clients, or has them served."""
         owner = self._doorway.owner
-        facts = {"role": FOLLOWER, "owner": "" if owner is None else owner.name}
+        facts = {**self._facts(), "owner": "" if owner is None else owner.name}
         if owner is not None and self._doorway.policy == FORWARD:
             return JSONResponse({"status": "ready", **facts})
         reason = self._doorway.whither(_LISTENER)(False).why

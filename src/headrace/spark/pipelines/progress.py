@@ -1,9 +1,13 @@
 """How far running pipelines are: counts and rates, told to whoever asked. How they are shown is the caller's."""
 
 import json
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Final, final
 
 from pyspark.errors import PySparkException
@@ -69,21 +73,57 @@ def wait(watches: Sequence[Watch], tell: Tell) -> list[Progress]:
     """Until every query has ended, or one has failed: then the others are stopped, and the failure is raised."""
     waiting = list(watches)
     try:
-        while waiting:
-            for watch in list(waiting):
-                try:
-                    ended = watch.query.awaitTermination(POLL_SECONDS / len(waiting))  # type: ignore[arg-type]
-                except PySparkException as error:
-                    raise failed(watch.name, error) from error
-                tell(watch.look())
-                if ended:
-                    waiting.remove(watch)
+        with _interrupts_held() as let_through:
+            while waiting:
+                for watch in list(waiting):
+                    try:
+                        ended = watch.query.awaitTermination(POLL_SECONDS / len(waiting))  # type: ignore[arg-type]
+                    except PySparkException as error:
+                        raise failed(watch.name, error) from error
+                    tell(watch.look())
+                    if ended:
+                        waiting.remove(watch)
+                    let_through()
         return [watch.look() for watch in watches]
     finally:
         for watch in waiting:
             watch.query.stop()
         for watch in watches:
             watch.close()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[Callable[[], None]]:
+    """Have Ctrl-C and SIGTERM wait until they are let through, and a second one not.
+
+    In the middle of a call to Java they would cut the line to it, and with it the orderly end of the queries.
+    """
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            let_through()
+
+    def let_through() -> None:
+        handler = before.get(came[0]) if came else None
+        if callable(handler):
+            handler(came[0], None)
+
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = [number for number, handler in before.items() if callable(handler) and _is_main_thread()]
+    for number in held:
+        signal.signal(number, hold)
+    try:
+        yield let_through
+    finally:
+        for number in held:
+            signal.signal(number, before[number])
+
+
+def _is_main_thread() -> bool:
+    """Whether signals can be handled here."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def failed(name: str, error: Exception) -> HeadraceError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import Refused, Unavailable
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Database, Tuning
@@ -49,36 +50,42 @@ class Copied:
             self.messages += state.next_offset - state.first_offset
 
 
-def back_up_store(source: str, target: str, clock: Clock | None = None, progress: Progress = lambda _: None) -> Copied:
-    """Copy the store at one URL to another where none is yet; it is there and whole when this returns.
+def back_up_store(
+    source: str,
+    target: str,
+    clock: Clock | None = None,
+    progress: Progress = lambda _: None,
+    group: str = MAIN,
+) -> Copied:
+    """Copy one group of the store at one URL to another where it is not yet; it is there and whole when this returns.
 
-    Raises Refused when a URL is wrong, Unavailable when there is no store at the source or something at the target, and
-    when either cannot be used, and Corrupt when the source is damaged.
+    It has the same name there. Raises Refused when a URL is wrong, Unavailable when it is not at the source or
+    something is at the target, or either cannot be used, and Corrupt when the source is damaged.
     """
     clock = clock or SystemClock()
     origin = Location(source, create=False)
     if source.rstrip("/") == target.rstrip("/"):
         raise Refused(f"{target} is the store that is to be copied; name another place")
-    with _kept(origin, clock) as view:
+    with _kept(origin, group, clock) as view:
         place = Location(target)
-        admin = Admin(place, keys.DATABASE, _TIMEOUT_MS, clock)
+        admin = Admin(place, group, _TIMEOUT_MS, clock)
         if admin.exists():
             raise Unavailable(f"{admin.place} exists already; a copy is made where nothing is")
-        copied = _copy(view, place, clock, progress)
+        copied = _copy(view, place, group, clock, progress)
     if place.directory:
         _sync(Path(place.directory))
     return copied
 
 
 @contextmanager
-def _kept(location: Location, clock: Clock) -> Iterator[View]:
+def _kept(location: Location, group: str, clock: Clock) -> Iterator[View]:
     """A view whose tables stay for as long as the block lasts."""
-    check_store(location, keys.DATABASE, _TIMEOUT_MS, clock)
-    admin = Admin(location, keys.DATABASE, _TIMEOUT_MS, clock)
+    check_store(location, group, _TIMEOUT_MS, clock)
+    admin = Admin(location, group, _TIMEOUT_MS, clock)
     checkpoints: list[str] = []
     try:
         checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
-        view = View(location, keys.DATABASE, _TIMEOUT_MS, clock)
+        view = View(location, group, _TIMEOUT_MS, clock)
         try:
             # Tables that are newer than the first checkpoint are too young to be removed before the second has them.
             checkpoints.append(admin.create_checkpoint(_CHECKPOINT, _LIFETIME_MS))
@@ -90,8 +97,8 @@ def _kept(location: Location, clock: Clock) -> Iterator[View]:
             admin.delete_checkpoint(checkpoint)
 
 
-def _copy(view: View, place: Location, clock: Clock, progress: Progress) -> Copied:
-    database = Database(place, keys.DATABASE, Tuning(timeout_ms=_TIMEOUT_MS), clock)
+def _copy(view: View, place: Location, group: str, clock: Clock, progress: Progress) -> Copied:
+    database = Database(place, group, Tuning(timeout_ms=_TIMEOUT_MS), clock)
     copied = Copied()
     instance: Row | None = None
     try:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from headrace.clock import Clock, SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import Corrupt
 from headrace.storage.group_state import MODE_NAMES, GroupState
 from headrace.storage.objects import keys
@@ -76,14 +77,19 @@ class StoreReport:
         return {**asdict(self), "clean": not self.problems}
 
 
-def examine_store(url: str, clock: Clock | None = None, progress: Progress = lambda _, __: None) -> StoreReport:
-    """Read all of a store. Raises Refused when the URL is wrong, and Unavailable when there is no store of ours."""
+def examine_store(
+    url: str, clock: Clock | None = None, progress: Progress = lambda _, __: None, group: str = MAIN
+) -> StoreReport:
+    """Read all of one group of a store.
+
+    Raises Refused when the URL is wrong, and Unavailable when there is no store of ours, or no such group.
+    """
     clock = clock or SystemClock()
-    view = View(Location(url, create=False), keys.DATABASE, _TIMEOUT_MS, clock)
+    view = View(Location(url, create=False), group, _TIMEOUT_MS, clock)
     try:
         report = StoreReport(url)
         try:
-            logs = _load(view, clock)
+            logs = _load(view, group, clock)
         except Corrupt as error:
             report.problem = str(error)
             return report
@@ -91,7 +97,7 @@ def examine_store(url: str, clock: Clock | None = None, progress: Progress = lam
         done = 0
         for log in logs:
             row = _row(log)
-            row.problem = _verify(view, log, partial(_tell, progress, done, total))
+            row.problem = _verify(view, group, log, partial(_tell, progress, done, total))
             done += log.next_offset - log.first_offset
             report.logs.append(row)
         return report
@@ -103,10 +109,10 @@ def _tell(progress: Progress, before: int, total: int, read: int) -> None:
     progress(before + read, total)
 
 
-def _load(view: View, clock: Clock) -> list[ObjectLog]:
+def _load(view: View, group: str, clock: Clock) -> list[ObjectLog]:
     """Everything that a broker has in memory. Raises Corrupt."""
     for look in range(_LOOKS):
-        surroundings = Surroundings(keys.DATABASE, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
+        surroundings = Surroundings(group, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
         try:
             sequence = Sequence(view.get(keys.SEQUENCE), keys.describe(keys.SEQUENCE))
             catalog = Catalog(surroundings, sequence, clock, 0)
@@ -128,9 +134,9 @@ def _group_row(name: str, state: GroupState) -> GroupRow:
     return GroupRow(name, MODE_NAMES[state.mode], state.committed, state.cursor, len(state.pending))
 
 
-def _verify(view: View, log: ObjectLog, progress: Callable[[int], None]) -> str:
+def _verify(view: View, group: str, log: ObjectLog, progress: Callable[[int], None]) -> str:
     """Read all messages of a log; returns what is wrong with it."""
-    at, reader = log.first_offset, ColumnReader(view, keys.DATABASE, log.id)
+    at, reader = log.first_offset, ColumnReader(view, group, log.id)
     while at < log.next_offset:
         try:
             for batch in reader.batches(at, log.next_offset):

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, final
 
 from headrace.clock import Clock, SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
 from headrace.storage.objects.batch import DELETE, DROP, Batch
@@ -18,7 +19,7 @@ from headrace.storage.objects.catalog import Catalog
 from headrace.storage.objects.chunks import Stack
 from headrace.storage.objects.collector import Collector, LogGarbage, OldHistory, QueueGarbage
 from headrace.storage.objects.database import Change, Database, Tuning
-from headrace.storage.objects.keys import DATABASE, SEQUENCE, describe
+from headrace.storage.objects.keys import SEQUENCE, describe
 from headrace.storage.objects.loading import Loading, prepare
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.log import Surroundings
@@ -49,12 +50,17 @@ class ObjectSettings(NamedTuple):
 
 @final
 class ObjectEngine(Engine):
-    """Everything durable of one broker, in one database of an object store."""
+    """Everything durable of one broker, in one database of an object store: that of its replication group."""
 
     def __init__(
-        self, url: str, wake: Wake | None = None, settings: ObjectSettings | None = None, clock: Clock | None = None
+        self,
+        url: str,
+        wake: Wake | None = None,
+        settings: ObjectSettings | None = None,
+        clock: Clock | None = None,
+        group: str = MAIN,
     ) -> None:
-        """Open or create the store, and fence whoever has it.
+        """Open or create the database, and fence whoever has it.
 
         Raises Refused when the URL is wrong, Unavailable when the store cannot be used, Corrupt when it is damaged.
         """
@@ -62,6 +68,7 @@ class ObjectEngine(Engine):
         self._settings = settings or ObjectSettings()
         self._wake = wake
         self._clock = clock or SystemClock()
+        self._group = group
         self._failure: HeadraceError | None = None
         self._closed = False
         self._results: SimpleQueue[tuple[int, Write]] = SimpleQueue()
@@ -72,7 +79,7 @@ class ObjectEngine(Engine):
         """How to take back a batch that the store did not confirm in time; None once that is done."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._checked_us = self._history_us = self._clock.monotonic_us()
-        self._database = Database(Location(url), DATABASE, self._tuning(), self._clock)
+        self._database = Database(Location(url), group, self._tuning(), self._clock)
         try:
             self._open()
         except BaseException:
@@ -141,14 +148,14 @@ class ObjectEngine(Engine):
 
     def _open(self) -> None:
         settings, database = self._settings, self._database
-        prepare(database, DATABASE, self._clock)
+        prepare(database, self._group, self._clock)
         recent, kept = Stack(settings.tail_bytes), Stack(settings.cache_bytes)
-        surroundings = Surroundings(DATABASE, StoreReader(database), recent, kept)
+        surroundings = Surroundings(self._group, StoreReader(database), recent, kept)
         sequence = Sequence(database.get(SEQUENCE), describe(SEQUENCE))
         retention_s = settings.done_retention_ms // 1000
         self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
         garbage = Loading(database, self._catalog, self._clock.now_us()).load()
-        self._collector = Collector(database, DATABASE)
+        self._collector = Collector(database, self._group)
         for each in garbage:
             self._collector.collect(each)
         self._writer = Writer(database, settings.timeout_ms, self._report)

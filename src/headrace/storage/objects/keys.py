@@ -57,8 +57,6 @@ REFERENCE: Final = _QUEUE + b"\x0f"
 INSTANCE: Final = _QUEUE + b"\x10"
 LOG_SEGMENT: Final = _LOG + b"\x00\x00\x00\x00\x30" + _SEGMENT
 
-DATABASE: Final = "main"
-"""The path of the one database there is, below the store's URL; its name is the instance's as well."""
 MAX_EXPONENT: Final = 4
 """10^4 messages fill the 65,535 elements of an array best; 10^5 do not fit."""
 _NUMBER: Final = (1 << 60) - 1

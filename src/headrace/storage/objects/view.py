@@ -41,6 +41,8 @@ class View(Readable):
     ) -> None:
         """Raises Unavailable when there is no store of ours, or no such checkpoint; Corrupt when it is damaged."""
         super().__init__("dbreader", location.describe(name), timeout_ms, clock)
+        self._location = location
+        self._name = name
         try:
             with translated(self.place):
                 builder = _builder(location.path(name), location.store, checkpoint, tables_only)
@@ -50,7 +52,7 @@ class View(Readable):
             raise self._refusal(Admin(location, name, timeout_ms, clock), error, checkpoint) from error
         try:
             if not checkpoint and not tables_only:  # before there are tables, these show nothing
-                self._check_instance(name)
+                self._check_instance()
         except BaseException:
             self.close()
             raise
@@ -72,20 +74,32 @@ class View(Readable):
         except HeadraceError:
             return  # it is only read: there is nothing to lose
 
-    def _check_instance(self, name: str) -> None:
+    def _check_instance(self) -> None:
         stored = self.get(keys.INSTANCE)
         if stored is None:
             raise Unavailable(f"{self.place} is a SlateDB database, but not Headrace's; choose another path")
         found = decode_instance(stored, keys.describe(keys.INSTANCE))
-        if found != name:
-            raise Unavailable(f"{self.place} belongs to instance {found!r}, not {name!r}")
+        if found != self._name:
+            raise Unavailable(f"{self.place} belongs to instance {found!r}, not {self._name!r}")
+
+    def _absence(self) -> Unavailable:
+        """What to say of a database that is not there."""
+        from headrace.storage.objects.bucket import groups  # seldom wanted, and not loaded by every executor for that
+
+        try:
+            found = groups(self._location.url, self._timeout_ms)
+        except Unavailable:
+            found = []  # what is there cannot be told, which was not the question
+        if found:
+            return Unavailable(
+                f"{self._location.url} has no replication group {self._name!r}; there are: {', '.join(found)}"
+            )
+        return Unavailable(f"there is no store at {self.place}: name the URL that `headrace serve --store` was given")
 
     def _refusal(self, admin: "Admin", error: Corrupt, checkpoint: str) -> HeadraceError:
         """What to say of a database that cannot be opened."""
         if not admin.exists():
-            return Unavailable(
-                f"there is no store at {self.place}: name the URL that `headrace serve --store` was given"
-            )
+            return self._absence()
         if checkpoint and checkpoint not in admin.checkpoints():
             return Unavailable(f"{self.place} has no checkpoint {checkpoint} any more: it was kept for its time")
         return error

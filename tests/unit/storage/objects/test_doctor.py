@@ -99,3 +99,19 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
         examine_store(f"file://{tmp_path}/none")
     with pytest.raises(Unavailable, match="there is no store at"):
         examine_store(f"file://{tmp_path}")
+
+
+def test_groups_of_a_store_are_examined_each_by_itself_and_one_that_is_not_there_is_said(ward: Ward) -> None:
+    hot = ObjectEngine(ward.url, group="hot", settings=ObjectSettings(flush_interval_ms=1))
+    commit = Commit()
+    commit.append("clicks", [Message(Source("clicks"), b"x", 1)])
+    hot.commit(commit, lambda error: None)
+    hot.sync()
+
+    report = examine_store(ward.url, group="hot")
+
+    hot.close()
+    assert ([row.name for row in report.logs], report.problems) == (["clicks"], [])
+    assert [row.name for row in examine_store(ward.url).logs] == ["empty", "orders"]
+    with pytest.raises(Unavailable, match="has no replication group 'cold'; there are: hot, main"):
+        examine_store(ward.url, group="cold")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import ManualClock, SystemClock
+from headrace.config.groups import MAIN
 from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED, Commit
@@ -13,7 +14,6 @@ from headrace.storage.group_state import WORK
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.keys import DATABASE
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.records import (
     decode_active,
@@ -266,7 +266,7 @@ def test_memory_is_bounded_however_long_a_log_is(tmp_path: Path) -> None:
 def test_a_large_append_is_cut_into_entries_that_are_good_to_read(house: House) -> None:
     house.commit(append("orders", *[b"%d" % number for number in range(2500)]))
 
-    prefix = keys.entry_prefix(keys.log_name(DATABASE, house.engine._catalog.log("orders").id))
+    prefix = keys.entry_prefix(keys.log_name(MAIN, house.engine._catalog.log("orders").id))
     assert [keys.decode_entry_key(key, prefix) for key in house.records(prefix)] == [0, 1000, 2000]
     house.engine.close()
     log = house.open(QUICK).log("orders")
@@ -304,14 +304,14 @@ def test_commits_that_arrive_while_one_is_written_are_written_together(house: Ho
     house.engine.sync()
 
     assert order == list(range(20))
-    prefix = keys.entry_prefix(keys.log_name(DATABASE, house.engine._catalog.log("orders").id))
+    prefix = keys.entry_prefix(keys.log_name(MAIN, house.engine._catalog.log("orders").id))
     assert len(house.records(prefix)) == 20
     assert house.engine.staged_bytes == 0
 
 
 def test_a_store_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     location = Location(f"file://{tmp_path}/store")
-    foreign = Database(location, DATABASE, Tuning(flush_interval_ms=1), SystemClock())
+    foreign = Database(location, MAIN, Tuning(flush_interval_ms=1), SystemClock())
     foreign.store([(b"somebody", b"else's")])
     foreign.close()
 
