@@ -16,6 +16,9 @@ from headrace.bench.result import Result, Verdict
 BUSY_CORES: Final = 0.9
 """A process of the generator that uses so much of a processor is what limits the rate."""
 _DEPTH_SECONDS: Final = 10.0
+_REST_SECONDS: Final = 15.0
+_LOOK_SECONDS: Final = 0.2
+_RESTING_CORES: Final = 0.1
 _SLOW_RATE: Final = 10_000
 """A step that has much to move may take as long as it takes at so many messages a second, besides its limit."""
 
@@ -109,7 +112,17 @@ class Course:
         result.axis, result.point = scenario.axis, scenario.point
         return result
 
+    def _let_rest(self) -> None:
+        """Wait until the broker has done what was asked of it before, which is not to count as the step's."""
+        pid, deadline = self._target.pid, time.monotonic() + _REST_SECONDS
+        while pid is not None and time.monotonic() < deadline:
+            before = usage_of_tree(pid).cpu_seconds
+            time.sleep(_LOOK_SECONDS)
+            if usage_of_tree(pid).cpu_seconds - before <= _LOOK_SECONDS * _RESTING_CORES:
+                return
+
     def _step(self, step: Step, round_number: int) -> Result:
+        self._let_rest()
         result = self._result(step, round_number)
         pace, wanted = self._pace, self._books.waiting
         job = Job(

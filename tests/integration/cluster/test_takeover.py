@@ -99,8 +99,14 @@ def verify(cluster: Cluster, publishers: list[Publisher]) -> None:
     assert all("Traceback" not in node.log() for node in cluster.nodes.values())
 
 
-def test_nothing_confirmed_is_lost_when_the_owner_is_killed(cluster: Cluster) -> None:
+def test_nothing_confirmed_is_lost_when_the_owner_is_stopped_and_the_next_is_killed(cluster: Cluster) -> None:
     publishers = started(cluster)
+    go_on(publishers)
+    stopped = cluster.owner()
+    stopped.pause()
+    cluster.owner()
+    go_on(publishers, without=stopped)
+    stopped.resume()
     go_on(publishers)
     killed = cluster.owner()
     killed.kill()
