@@ -11,7 +11,6 @@ from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import even_rows
 from headrace.spark.place import Piece, Place, QueuePartition
 
 _LOOK_SECONDS: Final = 0.02
@@ -65,7 +64,7 @@ class BrokerPlace(Place):
         if start >= stop:
             return []
         per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = even_rows(stop - start, per_message, most_bytes, self._options.min_partitions)
+        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
         return [
             Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
             for at in range(start, stop, rows)

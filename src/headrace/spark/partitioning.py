@@ -12,14 +12,12 @@ def partition_bytes(pieces: Sequence[Piece], most_bytes: int, least_partitions: 
 
 
 def grouped(pieces: Sequence[Piece], most_bytes: int) -> list[tuple[Piece, ...]]:
-    """Neighbouring pieces together, evenly and up to a size; a piece that is larger stays alone and whole."""
-    total = sum(piece.size_bytes for piece in pieces)
-    even_bytes = max(1, -(-total // max(1, -(-total // most_bytes))))
+    """Neighbouring pieces together up to a size; a piece that is larger stays alone and whole."""
     groups: list[tuple[Piece, ...]] = []
     current: list[Piece] = []
     size = 0
     for piece in pieces:
-        if current and (size >= even_bytes or size + piece.size_bytes > most_bytes):
+        if current and size + piece.size_bytes > most_bytes:
             groups.append(tuple(current))
             current, size = [], 0
         current.append(piece)
@@ -27,12 +25,6 @@ def grouped(pieces: Sequence[Piece], most_bytes: int) -> list[tuple[Piece, ...]]
     if current:
         groups.append(tuple(current))
     return groups
-
-
-def even_rows(messages: int, message_bytes: int, most_bytes: int, least_pieces: int) -> int:
-    """How many messages a piece has so that pieces are alike, small enough, and enough of them."""
-    most_rows = max(1, most_bytes // max(1, message_bytes))
-    return max(1, -(-messages // max(least_pieces, -(-messages // most_rows))))
 
 
 def within_rows(starts: dict[str, int], ends: dict[str, int], most: int) -> dict[str, int]:

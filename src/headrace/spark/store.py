@@ -14,7 +14,6 @@ from headrace.clock import SystemClock
 from headrace.errors import Corrupt, Truncated, Unavailable
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import even_rows
 from headrace.spark.place import Piece, Place, QueuePartition
 from headrace.spark.properties import read_properties
 from headrace.storage.frame import Frame
@@ -85,7 +84,7 @@ class Store(Place):
         if start >= stop:
             return []
         per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
-        rows = even_rows(stop - start, per_message, most_bytes, self._options.min_partitions)
+        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
         kept = self._kept(log_id, self._prefix + queue)
         found: list[Piece] = []
         while start < stop:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.partitioning import even_rows, grouped, partition_bytes, within_bytes, within_rows
+from headrace.spark.partitioning import grouped, partition_bytes, within_bytes, within_rows
 from headrace.spark.place import Piece
 
 
@@ -13,21 +13,6 @@ def pieces(*sizes: int) -> list[Piece]:
 
 def test_pieces_are_put_together_up_to_a_size_and_never_cut() -> None:
     assert [len(group) for group in grouped(pieces(4, 4, 4, 20, 1, 1), 10)] == [2, 1, 1, 2]
-
-
-def test_groups_are_of_about_the_same_size() -> None:
-    assert [len(group) for group in grouped(pieces(*[1] * 22), 14)] == [11, 11]
-    assert [len(group) for group in grouped(pieces(*[2] * 10), 9)] == [4, 4, 2]
-
-
-@given(st.integers(1, 10**9), st.integers(1, 10**6), st.integers(1, 10**9), st.integers(1, 50))
-def test_rows_of_a_piece_are_few_enough_and_pieces_many_enough(
-    messages: int, message_bytes: int, most_bytes: int, least: int
-) -> None:
-    rows = even_rows(messages, message_bytes, most_bytes, least)
-
-    assert rows == 1 or rows * message_bytes <= most_bytes
-    assert rows == 1 or rows <= -(-messages // least)
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))
