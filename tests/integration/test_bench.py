@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from headrace.bench.peers import PEERS, found_peers
 from headrace.bench.result import Result
 from headrace.bench.scaling import AXES, points
 from headrace.bench.spark import SparkCourse
+from tests.examples import examples
 from tests.meddler import Change, Meddler
 
 PACE = Pace(0.1, stall_seconds=30.0, limit_seconds=60.0)
@@ -273,6 +275,37 @@ def test_a_run_that_is_ended_leaves_no_broker(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM, said
     assert not Path(f"/proc/{broker}").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", [line for name, line in examples() if name == "bench"])
+def test_an_example_shows_its_first_row_and_can_be_ended_then(ours: Target, tmp_path: Path, line: str) -> None:
+    line = line.replace("127.0.0.1:5672", f"127.0.0.1:{ours.endpoints['amqp'].port}").replace("4242", str(ours.pid))
+    line = line.replace("mqtt://127.0.0.1", f"mqtt://127.0.0.1:{ours.endpoints['mqtt'].port}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    said = ""
+    for row in process.stdout:
+        said += row
+        if re.search(r"^(headrace|given) \S+: ok ", row):
+            process.send_signal(signal.SIGINT)
+            break
+    said += process.communicate(timeout=60)[0]
+
+    if "--list" in line:
+        assert process.returncode == 0, said
+    elif "--peer rabbitmq" in line and "rabbitmq" not in [peer.name for peer in found_peers()]:
+        assert "rabbitmq is not installed" in said
+    else:
+        assert process.returncode == 128 + signal.SIGINT, said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("headrace-bench-*"))
 
 
 def test_a_broker_that_runs_is_measured_where_it_is(ours: Target, tmp_path: Path) -> None:
