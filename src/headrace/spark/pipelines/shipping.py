@@ -15,6 +15,7 @@ from headrace.spark.source import HeadraceDataSource
 _NEEDED: Final = (
     "pyspark_headrace/**/*.py",
     "headrace/*.py",
+    "headrace/config/*.py",
     "headrace/selector/**/*.py",
     "headrace/storage/**/*.py",
     "headrace/spark/**/*.py",
