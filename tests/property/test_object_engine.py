@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,12 +14,25 @@ from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.memory import MemoryEngine
+from headrace.storage.objects.database import Writing
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from tests.contents import contents
 from tests.property.test_engines import Engines, groups, logs, offsets
 from tests.waiting import eventually
 
 SMALL = ObjectSettings(flush_interval_ms=1, tail_bytes=12 << 10, cache_bytes=8 << 10)
+
+
+class Late:
+    """A write that has not come through when it is asked for the first time."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._is_asked = False
+
+    def wait(self, timeout_ms: int) -> bool:
+        was_asked, self._is_asked = self._is_asked, True
+        return was_asked and self._writing.wait(timeout_ms)
 
 
 class ObjectEngines(Engines):
@@ -80,10 +94,10 @@ class ObjectEngines(Engines):
         for kind in sorted(kinds):
             self.add(commit, kind, log, group, start, exists)
         outcomes: list[HeadraceError | None] = []
-        self.local._writer._timeout_ms = 0
-        self.local.commit(commit, outcomes.append)
-        self.local.sync()
-        self.local._writer._timeout_ms = SMALL.timeout_ms
+        database = self.local._writer._database
+        with mock.patch.object(database, "write", lambda changes, write=database.write: Late(write(changes))):
+            self.local.commit(commit, outcomes.append)
+            self.local.sync()
         assert isinstance(outcomes[0], Unavailable)
         assert contents(self.local) == self.history[-1]
         eventually(self.is_taken_back)
