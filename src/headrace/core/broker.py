@@ -85,8 +85,8 @@ class Broker:
         self.ledger = Ledger(engine, host)
         self.kept = Kept(engine, host, self._line)
         self.claims = Claims(self._line, self._queues, clock)
-        self.on_dissolved: list[Callable[[], None]] = []
-        """Called when the virtual host is deleted: connections to it must end."""
+        self.on_dissolved: dict[object, Callable[[], None]] = {}
+        """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -695,7 +695,7 @@ class Broker:
 
         Whoever calls may add to that commit, and then calls `end`.
         """
-        for tell in list(self.on_dissolved):
+        for tell in list(self.on_dissolved.values()):
             tell()
         commit = self._line.open().durable
         self._queues.drop_all()
@@ -728,8 +728,8 @@ class Broker:
         return self._line.retry_at_us > 0
 
     @property
-    def on_flow(self) -> list[Callable[[bool], None]]:
-        """Called with True when publishers must slow down, and with False when they may go on."""
+    def on_flow(self) -> dict[object, Callable[[bool], None]]:
+        """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
         return self._flow.listeners
 
     def when_safe(self, confirm: Confirm) -> None:
