@@ -50,6 +50,7 @@ class Queue:
         self.is_synced = definition.is_synced
         """Whether publishers hear of a message only when it would survive a power loss."""
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
+        self.lease_us = definition.lease_ms * 1000
         self.owner: object = None
         """The connection that has the queue for itself."""
         self.statistics = around.statistics
@@ -123,6 +124,7 @@ class Queue:
         self.definition = definition
         self.is_synced = definition.is_synced
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
+        self.lease_us = definition.lease_ms * 1000
         self.selector = parse(definition.filter) if definition.filter else None
         if has_history != (self._history is not None):
             self._history = History(definition.name) if has_history else None

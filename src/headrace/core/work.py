@@ -86,7 +86,7 @@ class WorkGroup(Group):
         if not (self._waiting.is_empty and self._is_plain()):
             return False
         start = max(state.cursor, state.committed)
-        room = min(consumer.room, self.max_pending - len(self._leases), DEALT_AT_ONCE)
+        room = min(min(consumer.room, self.max_pending - len(self._leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
         if room <= 0 or start >= queue.log.next_offset:
             return True
         deliveries: list[Delivery] = []
@@ -99,7 +99,7 @@ class WorkGroup(Group):
         state.cursor = stop
         consumer.take_run(start, stop)
         self._count(stop - start, 0)
-        due_us = now_us + (consumer.lease_us or queue.definition.lease_ms * 1000)
+        due_us = now_us + (consumer.lease_us or queue.lease_us)
         turn.commit_for(queue).claim(queue.log.name, self.name, start, stop, consumer.name, due_us)
         self._leases.give(deliveries, due_us)
         queue.wake_at(due_us)
@@ -345,7 +345,7 @@ class WorkGroup(Group):
         self.queue.note_claims(deliveries, now_us)
         if consumer.auto_ack:
             return deliveries
-        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        due_us = now_us + (consumer.lease_us or self.queue.lease_us)
         log, claim = self.queue.log.name, turn.commit_for(self.queue).claim
         first, last = share[0][0], share[-1][0]
         if self._levels == 1 and last - first == len(share) - 1:  # in order of offset, so without a gap
@@ -618,7 +618,7 @@ class WorkGroup(Group):
     def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
         """Have a consumer hold again what was claimed under its name before a restart; as the same attempt."""
         pending = self.state.pending
-        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        due_us = now_us + (consumer.lease_us or self.queue.lease_us)
         held: list[Delivery] = []
         for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
             message = self.queue.message(offset)

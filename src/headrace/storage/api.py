@@ -357,8 +357,6 @@ def _check_definition(table: str, key: bytes, value: bytes) -> None:
 
 
 def _utf8_length(kind: str, name: str) -> int:
-    if name.isascii():
-        return len(name)
     try:
         return len(name.encode())
     except UnicodeEncodeError as error:
