@@ -70,7 +70,7 @@ def _names_of(data: bytes) -> list[str]:
     while data:
         size = int.from_bytes(data[3:7])
         if data[0] == METHOD:
-            names.append(commands.INDEX_MAPPING[int.from_bytes(data[7:11])].name)
+            names.append(commands.INDEX_MAPPING[int.from_bytes(data[7:11])].__qualname__)
         data = data[8 + size :]
     return names
 
