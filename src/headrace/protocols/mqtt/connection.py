@@ -280,14 +280,15 @@ class Connection(Handler):
             return
         self._is_ending = True
         client = self._client
+        has_session = client is not None and client.session is not None
         self._leave(with_will=True)
         code = error.code if isinstance(error, ProtocolError) else PROTOCOL_ERROR
         version = self._decoder.version
         reasons = client.reasons(str(error)) if client is not None else self._reasons(str(error))
         if self._inbox is not None:
             goodbye = encode_disconnect(version, code, reasons)
-        elif client is not None:
-            goodbye = b""  # its session is gone before it was told of it, and CONNACK has no code for that
+        elif has_session:
+            goodbye = b""  # the session is gone before the client was told of it, and CONNACK has no code for that
         else:
             goodbye = encode_connack(version, False, code, reasons) if version else b""
         if goodbye:
