@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
+from headrace.core.confirms import Confirm
 from headrace.core.flow import Flow
 from headrace.core.statistics import Statistics
-from headrace.core.turn import Confirm, Turn
+from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import KEPT, QUEUES, Commit, Engine
@@ -126,7 +127,7 @@ class Line:
         waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
         for turn in waiting:
             if turn.is_promised:
-                turn.confirms.append(confirm)
+                turn.confirms.add(confirm)
                 return True
         return False
 
