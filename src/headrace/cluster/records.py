@@ -108,7 +108,7 @@ class Records:
         self.delete(name)
         if not first or second:
             raise Unavailable(
-                f"the store {self.url} does not honour conditional writes (If-None-Match), so nothing would "
+                f"the store {self.url} does not honour conditional writes (if there is nothing yet), so nothing would "
                 f"keep two nodes from owning it at once; use a store that does"
             )
 
