@@ -17,7 +17,7 @@ from headrace.core.stream import StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup
-from headrace.errors import Corrupt, PreconditionFailed, Refused, Unavailable
+from headrace.errors import Corrupt, Refused, TooLarge, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector, parse
 from headrace.storage.api import Encoded, Log
@@ -149,7 +149,7 @@ class Queue:
             raise self.refusal
         definition = self.definition
         if len(message.payload) > definition.max_message_bytes:
-            raise PreconditionFailed(
+            raise TooLarge(
                 f"a message of {len(message.payload)} bytes is too large for queue {self.name!r}: "
                 f"{definition.max_message_bytes} at most"
             )
@@ -174,7 +174,7 @@ class Queue:
             raise self.refusal
         definition = self.definition
         if rows.largest_bytes > definition.max_message_bytes:
-            raise PreconditionFailed(
+            raise TooLarge(
                 f"a message of {rows.largest_bytes} bytes is too large for queue {self.name!r}: "
                 f"{definition.max_message_bytes} at most"
             )

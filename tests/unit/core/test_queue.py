@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.definition import QueueDefinition, Retry, declared
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.errors import HeadraceError, PreconditionFailed, Refused
+from headrace.errors import HeadraceError, Refused, TooLarge
 from headrace.model import Message
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -355,7 +355,7 @@ def test_a_message_too_large_for_the_queue_is_refused_with_both_sizes(house: Hou
 
     confirmed = house.publish("q", "abcd", "abc")
 
-    assert isinstance(confirmed[0], PreconditionFailed)
+    assert isinstance(confirmed[0], TooLarge)
     assert "4 bytes" in str(confirmed[0])
     assert "3 at most" in str(confirmed[0])
     assert texts(house, "q") == ["abc"]
