@@ -49,7 +49,7 @@ class Engines(RuleBasedStateMachine):
         self.model = MemoryEngine()
         self.disk = LosingDisk()
         self.openings = 0
-        self.local = self.open(self.home / "0")
+        self.local = self.open_local(self.home / "0")
         self.number = 0
         self.count = 0
         self.confirmed = 0
@@ -63,7 +63,7 @@ class Engines(RuleBasedStateMachine):
         """What the model held after each commit, beginning with one that must survive anything."""
         self.errors: list[HeadraceError | None] = []
 
-    def open(self, root: Path) -> LocalEngine:
+    def open_local(self, root: Path) -> LocalEngine:
         """Every second time with files that many share: each way has to go on from what the other left."""
         self.openings += 1
         return LocalEngine(root, settings=SHARING if self.openings % 2 else SMALL, disk=self.disk)
@@ -242,7 +242,7 @@ class Engines(RuleBasedStateMachine):
         self.local.close()
         self.safe = self.confirmed
         self.settled()
-        self.local = self.open(self.home / str(self.generation))
+        self.local = self.open_local(self.home / str(self.generation))
         assert contents(self.local) == self.history[-1]
 
     @rule()
@@ -266,7 +266,7 @@ class Engines(RuleBasedStateMachine):
         shutil.rmtree(self.home / str(self.generation))
         self.generation += 1
         self.disk = LosingDisk()
-        self.local = self.open(target)
+        self.local = self.open_local(target)
         found = contents(self.local)
         matching = [at for at in range(promised, len(history)) if history[at] == found]
         assert matching, "what came back is not what any prefix of the commits left"
