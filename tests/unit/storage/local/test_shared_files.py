@@ -263,6 +263,23 @@ def test_damaged_tails_refuse_the_directory_and_stay_as_they_are(tmp_path: Path)
         LocalEngine(tmp_path, settings=SHARING)
 
 
+def test_a_damaged_table_of_groups_refuses_the_directory(tmp_path: Path) -> None:
+    with Bench(tmp_path, SHARING) as bench:
+        fill(bench)
+    path = table_path(tmp_path, GROUPS, checkpoint_of(tmp_path).tables[GROUPS][0])
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+    with pytest.raises(Corrupt, match="an entry's checksum is wrong") as caught:
+        LocalEngine(tmp_path, settings=SHARING)
+
+    assert (caught.value.file, path.read_bytes()) == (str(path), raw)
+    report = examine(tmp_path)
+    assert [problem.file for problem in report.all_problems()] == [str(path)]
+    assert {row.groups[0].mode for row in report.queues} == {"unreadable"}
+
+
 def test_the_state_of_a_group_that_is_not_known_refuses_its_queue_alone(tmp_path: Path) -> None:
     with Bench(tmp_path, SHARING) as bench:
         fill(bench)
