@@ -257,11 +257,11 @@ def _flow_cost(path: Path, queues: int, run: int, count: int = 2_000_000) -> flo
     for _ in range(200):
         turn()
     driver.engine.sync()
-    start = time.process_time()
+    before = time.process_time()
     for _ in range(count // 1024):
         turn()
     driver.engine.sync()
-    cost = (time.process_time() - start) / (count // 1024 * 1024) * 1e6
+    cost = (time.process_time() - before) / (count // 1024 * 1024) * 1e6
     driver.engine.close()
     return cost
 
