@@ -1,6 +1,7 @@
 """What a task reads of a directory: every row once, in batches of a handy size. No Spark session is needed for that."""
 
 from pathlib import Path
+from typing import Any
 
 from headrace.spark.columns import schema_of
 from headrace.spark.options import read_options
@@ -10,7 +11,7 @@ from tests.workbench import Bench, many
 SCHEMA = schema_of(["offset", "payload"])
 
 
-def batches(directory: Path) -> list[dict[str, list[object]]]:
+def batches(directory: Path) -> list[dict[str, list[Any]]]:
     reader = BatchReader(read_options({"url": str(directory), "path": "orders"}), SCHEMA)
     return [batch.to_pydict() for partition in reader.partitions() for batch in reader.read(partition)]
 
