@@ -134,6 +134,10 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
             parse(read["filter"])
         except Refused as error:
             raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
+    group = read["replication"]["group"]
+    if group and not read["replication"]["enabled"]:
+        what = f"'replication.group' names {group!r}, and counts only with 'replication.enabled: true'"
+        raise Fault(("replication", "group"), where, f"{what}; say both, or neither")
     return QueueDefinition(
         name,
         kind,

@@ -87,8 +87,8 @@ class Connection(Handler):
         self._decoder.forget_routes()
         link, self._link = self._link, None
         if link is not None:
-            link.broker.on_flow.remove(self._on_flow)
-            link.broker.on_dissolved.remove(self._on_dissolved)
+            link.broker.on_flow.pop(self, None)
+            link.broker.on_dissolved.pop(self, None)
             link.account.on_removed.pop(self, None)
             link.rights.watchers.pop(self, None)
             link.account.disconnect()
@@ -202,8 +202,8 @@ class Connection(Handler):
                 link.now_us = self._clock.now_us()
                 self._decoder.frame_max = link.frame_max
                 link.end = lambda error: self._end(error, None)
-                link.broker.on_flow.append(self._on_flow)
-                link.broker.on_dissolved.append(self._on_dissolved)
+                link.broker.on_flow[self] = self._on_flow
+                link.broker.on_dissolved[self] = self._on_dissolved
                 link.account.on_removed[self] = self._on_removed
                 link.rights.watchers[self] = self._on_rights
 
@@ -253,7 +253,7 @@ class Connection(Handler):
             "class_id": index >> 16,
             "method_id": index & 0xFFFF,
         }
-        self._link.send(number, commands.Channel.Close, fields)
+        channel.send(commands.Channel.Close, fields)
 
     def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
         """Tell the client why, and close."""
@@ -323,6 +323,7 @@ class Connection(Handler):
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]
         channel.close()
+        channel.answers.drop()
         if self._link is not None:
             self._link.account.close_channel()
 

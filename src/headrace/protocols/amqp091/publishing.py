@@ -5,6 +5,7 @@ from typing import Final, final
 from pamqp import commands
 
 from headrace.core.address import COMMIT, is_address, parse_address
+from headrace.core.confirms import ConfirmAll
 from headrace.core.properties import Properties
 from headrace.core.rights import WRITE
 from headrace.core.transaction import Publish as Staging
@@ -14,7 +15,9 @@ from headrace.protocols.amqp091.codec import encode_ack, encode_content
 from headrace.protocols.amqp091.events import Publish, Route
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
+from headrace.protocols.answers import Answers
 
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -28,9 +31,10 @@ Staged = tuple[Staging, Route]
 class Publisher:
     """The publishing side of a channel."""
 
-    def __init__(self, link: Link, channel: int) -> None:
+    def __init__(self, link: Link, channel: int, answers: Answers) -> None:
         self._link = link
         self._channel = channel
+        self._answers = answers
         self.reply_key = ""
         """Where direct replies to what is published here go, once the channel consumes them."""
         self.is_confirming = False
@@ -43,6 +47,8 @@ class Publisher:
         self._told_to = 0
         """How many of these the client knows of."""
         self._nacked: list[int] = []
+        self._tell: ConfirmAll = self._confirmed
+        """One for all, so that core sees that a row of publishes is told of in one call."""
 
     def publish(self, event: Publish) -> None:
         """Raises Refused for the channel's sake, ProtocolError for the connection's."""
@@ -77,7 +83,7 @@ class Publisher:
             for message in messages:
                 self._publish_one(event, message, extra_keys)
             return
-        confirm = self._confirmed if self.is_confirming else None
+        confirm = self._tell if self.is_confirming else None
         if not link.host.broker.publish_all(messages, confirm, headers or None, extra_keys) and route.mandatory:
             for message in messages:
                 self.send_return(route, message)
@@ -93,7 +99,7 @@ class Publisher:
         if self.staged is not None:
             self.staged.append((Staging(message, headers, extra_keys), route))
             return
-        confirm = self._confirmed if self.is_confirming else None
+        confirm = self._tell if self.is_confirming else None
         if not link.host.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
             self.send_return(route, message)
 
@@ -160,18 +166,15 @@ class Publisher:
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def send_return(self, route: Route, message: Message) -> None:
-        link = self._link
-        link.send(
-            self._channel,
-            commands.Basic.Return,
-            {
-                "reply_code": NO_ROUTE,
-                "reply_text": "NO_ROUTE",
-                "exchange": route.exchange,
-                "routing_key": route.key,
-            },
-        )
-        link.wire.send(encode_content(self._channel, message.properties, message.payload, link.frame_max))
+        fields = {
+            "reply_code": NO_ROUTE,
+            "reply_text": "NO_ROUTE",
+            "exchange": route.exchange,
+            "routing_key": route.key,
+        }
+        answers, frame_max = self._answers, self._link.frame_max
+        answers.send(encode_method(self._channel, commands.Basic.Return, fields))
+        answers.send(encode_content(self._channel, message.properties, message.payload, frame_max))
 
     def _confirmed_one(self, error: HeadraceError | None) -> None:
         self._confirmed(1, error)
@@ -190,14 +193,14 @@ class Publisher:
             return
         nacked, self._nacked = self._nacked, []
         for number in nacked:
-            self._link.send(self._channel, commands.Basic.Nack, {"delivery_tag": number})
+            self._answers.send(encode_method(self._channel, commands.Basic.Nack, {"delivery_tag": number}))
         acked = self._confirmed_to - self._told_to - len(nacked)
         last = self._confirmed_to
         while nacked and nacked[-1] == last:
             nacked.pop()
             last -= 1
         if acked:
-            self._link.wire.send(encode_ack(self._channel, last, acked > 1))
+            self._answers.send(encode_ack(self._channel, last, acked > 1))
         self._told_to = self._confirmed_to
 
 

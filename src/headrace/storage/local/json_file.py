@@ -10,9 +10,16 @@ from headrace.errors import Corrupt
 
 def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
     """The document with its checksum added; `values` says which format it is in."""
-    crc = zlib.crc32(_canonical(values))
-    whole = {**values, "crc32": f"{crc:08x}"}
-    return json.dumps(whole, ensure_ascii=False, indent=1).encode() if pretty else _canonical(whole)
+    canonical = _canonical(values)
+    if not pretty:
+        return seal_json(canonical)
+    whole = {**values, "crc32": f"{zlib.crc32(canonical):08x}"}
+    return json.dumps(whole, ensure_ascii=False, indent=1).encode()
+
+
+def seal_json(document: bytes) -> bytes:
+    """A document in its shortest form, which has members and no checksum yet, with its checksum added."""
+    return document[:-1] + f',"crc32":"{zlib.crc32(document):08x}"}}'.encode()
 
 
 def decode_json(data: bytes, path: Path, format_number: int) -> dict[str, Any]:

@@ -168,6 +168,8 @@ class LocalLog(Log):
         while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
             if max_bytes == NO_LIMIT:
+                if not found and offset + len(rows) == stop:
+                    return rows
                 found += rows
                 offset += len(rows)
                 continue
@@ -329,8 +331,11 @@ class LocalLog(Log):
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""
-        if self.tail and offset >= self.tail[0].base:
-            piece = self.tail[bisect_right(self.tail, offset, key=_base_of) - 1]
+        tail = self.tail
+        if tail and offset >= tail[0].base:
+            piece = tail[-1]
+            if offset < piece.base:
+                piece = tail[bisect_right(tail, offset, key=_base_of) - 1]
             return piece.read(offset, min(stop, piece.next))
         block = self._block(offset)
         return block.messages(offset - block.base, min(stop, block.next) - block.base)
