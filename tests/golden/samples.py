@@ -27,7 +27,7 @@ from headrace.storage.group_state import (
 from headrace.storage.local.block import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, encode_checkpoint
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import encode_pending, encode_progress
+from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state
 from headrace.storage.local.journal import Position, encode_header
 from headrace.storage.local.record import (
     Run,
@@ -40,6 +40,7 @@ from headrace.storage.local.record import (
 )
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
+from headrace.storage.local.tails import Tail, encode_tails
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "formats"
@@ -113,6 +114,22 @@ def checkpoint() -> Checkpoint:
     return found
 
 
+def shared_checkpoint() -> Checkpoint:
+    """One that names small tails in one file, and a table of groups."""
+    found = checkpoint()
+    found.tables["groups"] = (1, 148)
+    found.tails = (5, 240)
+    return found
+
+
+def tails() -> list[Tail]:
+    return [Tail(1, PLAIN_BASE, PLAIN_MESSAGES, 500), Tail(2, 7, PLAIN_MESSAGES[:1], 300)]
+
+
+def _tails() -> bytes:
+    return b"".join([buffer for buffers in encode_tails(tails(), GROUP_SEQ) for buffer in buffers])
+
+
 def _block(base: int, messages: list[Message]) -> bytes:
     block = encode_block(base, messages)
     return block.header + block.body
@@ -171,6 +188,9 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "definitions-v1": lambda directory: definitions().write(directory, 9).data,
     "table-v1": _table,
     "checkpoint-v1": lambda _: encode_checkpoint(checkpoint()),
+    "checkpoint-v2": lambda _: encode_checkpoint(shared_checkpoint()),
+    "tails-v1": lambda _: _tails(),
+    "group-v1": lambda _: encode_state(group()),
 }
 """What the code writes for each golden file, given a directory to work in."""
 

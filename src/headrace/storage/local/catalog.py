@@ -12,11 +12,11 @@ from headrace.storage.group_state import CREATED, DELETED, GroupState, Transitio
 from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
-from headrace.storage.local.checkpoint import LogEntry
+from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
+from headrace.storage.local.group_files import group_key
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
-from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,
@@ -50,6 +50,8 @@ class Catalog:
         self.tails: set[LocalLog] = set()
         """Logs with messages that are in no segment yet."""
         self.tail_bytes = 0
+        self.tails_generation = 0
+        """Which file the last checkpoint left small tails in; 0 when it left none."""
         self.chores: list[Job] = []
         """Files to remove, now that nothing refers to them."""
         self._staged_drops: dict[str, Change] = {}
@@ -155,6 +157,14 @@ class Catalog:
         for log_id, count, base in record.runs:
             batch.add(self.logs_by_id[log_id], base, count)
         return batch
+
+    def restore(self, record: Record) -> None:
+        """Put the messages of a record into the tails of their logs. Raises KeyError when there is no such log."""
+        batch = Batch([])
+        batch.blocks = record.blocks
+        for log_id, count, base in record.runs:
+            batch.add(self.logs_by_id[log_id], base, count)
+        self._append(batch)
 
     def apply(self, batch: Batch, seq: int) -> None:
         """Make a batch visible: it is in the journal as record `seq`."""
@@ -337,9 +347,7 @@ class Catalog:
             if log.groups_by_name is not None:
                 log.groups_by_name.pop(step.group, None)
             self._forget_group(group)
-            consumers = log.directory / "consumers"
-            path = consumers / encode_name(step.group)
-            self.chores.append(RemoveTree(path, consumers / f".trash-{group.id}"))
+            self.chores.append(RemoveTree(group.directory, log.directory / "consumers" / f".trash-{group.id}"))
         staged = self._staged_groups.get((log, step.group))
         if staged is not None and staged[0] is step:
             del self._staged_groups[log, step.group]
@@ -365,6 +373,8 @@ class Catalog:
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
         self.dirty_groups.discard(group)
+        if group.is_shared:
+            self.table(GROUPS).put(group_key(group.id), None)
 
 
 def _gather(batch: Batch, commits: list[Staged]) -> None:
