@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import KEPT, Commit, Encoded
+from headrace.storage.api import KEPT, Commit, Encoded, Origin
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -19,6 +19,22 @@ ConfirmAll = Callable[[int, HeadraceError | None], None]
 
 
 @final
+class Copied:
+    """Messages of a stream for a queue that is filled from it: see assigner.py."""
+
+    __slots__ = ("messages", "origin", "queue")
+
+    def __init__(self, queue: "Queue", log: str) -> None:
+        self.queue = queue
+        self.messages: list[Message] = []
+        self.origin = Origin(log, [])
+
+    def add(self, offset: int, message: Message) -> None:
+        self.messages.append(message)
+        self.origin.offsets.append(offset)
+
+
+@final
 class Turn:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
@@ -26,6 +42,7 @@ class Turn:
         "ack_due_us",
         "before_commit",
         "confirms",
+        "copied",
         "done",
         "durable",
         "encoded",
@@ -40,6 +57,7 @@ class Turn:
         "size_bytes",
         "touched",
         "unsynced",
+        "used",
     )
 
     def __init__(self) -> None:
@@ -50,6 +68,10 @@ class Turn:
         """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.copied: list[Copied] = []
+        """The same for what queues get from streams, with how far they are there."""
+        self.used: list[Callable[[], None]] = []
+        """Called when what the turn brings is in the logs, or never will be."""
         self.proofs: list[bytes] = []
         """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
@@ -112,7 +134,7 @@ class Turn:
 
     def can_wait(self, most_steps: int) -> bool:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
-        if self.published or self.moved or self.confirms or self.memory.steps or self.is_awaited:
+        if self.published or self.moved or self.copied or self.confirms or self.memory.steps or self.is_awaited:
             return False
         return len(self.durable.steps) <= most_steps
 
@@ -123,13 +145,19 @@ class Turn:
         commit = self.durable
         if self.done is not None or self.is_barrier or self.encoded or commit.puts or commit.drops:
             return False
-        return all([queue.may_run_ahead for part in (self.published, self.moved) for queue in part])
+        return all([queue.may_run_ahead for queue in self.appended])
+
+    @property
+    def appended(self) -> "list[Queue]":
+        """The queues that single messages are for, in the order in which they stand in the commit."""
+        found = [queue for part in (self.published, self.moved) for queue in part]
+        return found + [copied.queue for copied in self.copied] if self.copied else found
 
     @property
     def is_empty(self) -> bool:
         if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
-        return self.durable.is_empty and self.memory.is_empty and not self.touched
+        return self.durable.is_empty and self.memory.is_empty and not self.touched and not self.copied
 
     def give_up(self, error: HeadraceError) -> None:
         """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
@@ -164,3 +192,4 @@ class Turn:
         is_durable = commit is self.durable
         for queue in [queue for queue in self.moved if queue.durable is is_durable and queue.log.name == name]:
             del self.moved[queue]
+        self.copied = [copied for copied in self.copied if name not in (copied.queue.log.name, copied.origin.log)]
