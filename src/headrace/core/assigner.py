@@ -99,7 +99,7 @@ class Assigner:
         tail = self._tails.get(queue)
         if tail is not None:
             self._forget(tail)
-            _log.warning("stream %r was deleted: %d queues are filled from it", queue.name, len(tail.followers))
+            _log.warning("stream %r is gone: %d queues are filled from it no more", queue.name, len(tail.followers))
             for follower in tail.followers:
                 follower.source = None
                 follower.is_waiting = False

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -251,7 +252,7 @@ def test_a_large_backlog_goes_in_bounded_steps_between_which_others_are_served(h
     house.run()
 
     assert contents(house, "all") == list(range(5000))
-    assert max([after - before for before, after in zip(most, most[1:], strict=False)]) <= 1024
+    assert max([after - before for before, after in pairwise(most)]) <= 1024
     assert answered == [0, 2048, 4096]
     assert len(other.got) == 3
 
@@ -638,7 +639,7 @@ def test_a_declaration_says_it_with_arguments() -> None:
     assert (definition.source, definition.source_from) == ("papers", "7")
     with pytest.raises(PreconditionFailed, match="x-source"):
         definition.check_equivalent(declared("large", durable=True, arguments={"x-filter": LARGE}))
-    with pytest.raises(PreconditionFailed, match="invalid arg 'x-source-from' for queue 'q': .*'soon'"):
+    with pytest.raises(PreconditionFailed, match=r"invalid arg 'x-source-from' for queue 'q': .*'soon'"):
         declared("q", arguments={"x-source": "papers", "x-source-from": "soon"})
     with pytest.raises(PreconditionFailed, match="'x-source' is missing"):
         declared("q", arguments={"x-source-from": "latest"})
