@@ -1,6 +1,5 @@
 """An AMQP 1.0 connection without a network: frames go in, events come out, time moves only when told."""
 
-from collections.abc import Callable
 from typing import TypeVar, cast
 
 from headrace.core.definition import QueueDefinition
@@ -12,51 +11,19 @@ from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.peer import Server
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.storage.api import Engine
 from tests.doors import doors_to
 from tests.house import House
+from tests.lines import Line
 
 E = TypeVar("E")
-
-
-class Line:
-    """What a connection sees of its wire, without a socket."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self._before: list[Callable[[], None]] = []
-        self.is_closing = False
-        self.peer = self.address = "test"
-        self.is_loopback = True
-        self.certificate_name = ""
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def before_flush(self, call: Callable[[], None]) -> None:
-        self._before.append(call)
-
-    def flush(self) -> None:
-        while self._before:
-            self._before.pop(0)()
-
-    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
-        return
-
-    def pause_reading(self, why: int) -> None:
-        return
-
-    def resume_reading(self, why: int) -> None:
-        return
-
-    def close(self, after_seconds: float = 0.0) -> None:
-        self.is_closing = True
 
 
 class Office:
     """A broker with the queue `q`, and connections to it."""
 
-    def __init__(self) -> None:
-        self.house = House()
+    def __init__(self, engine: Engine | None = None) -> None:
+        self.house = House(engine)
         self.house.broker.codecs.add(AMQP10, Amqp10Codec())
         self.house.broker.declare(QueueDefinition("q"))
         hosts, self.access = doors_to(self.house.broker, clock=self.house.clock)

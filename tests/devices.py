@@ -177,6 +177,9 @@ class Line:
         self.flush()
         self.is_closed = True
 
+    def guarded(self, call: Callable[[], None]) -> None:
+        call()
+
     def flush(self) -> None:
         while self.before:
             self.before.pop(0)()

@@ -18,7 +18,10 @@ _DEADLINE_SECONDS = 120.0
 
 
 class Server:
-    """One server over one data directory, in memory, or over a store; `environment` is what it has besides ours."""
+    """One server over one data directory, in memory, or over a store; `environment` is what it has besides ours.
+
+    `program` is a module that does what `headrace` does, and something besides.
+    """
 
     def __init__(
         self,
@@ -27,12 +30,14 @@ class Server:
         options: Sequence[str] = (),
         store: str = "",
         environment: Mapping[str, str] | None = None,
+        program: str = "headrace",
     ) -> None:
         self._directory = directory
         self._options = options
         self._in_memory = in_memory
         self._store = store
         self._environment = environment
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
@@ -46,7 +51,7 @@ class Server:
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
         if self._store:
             where = ["--store", self._store]
-        command = [sys.executable, "-m", "headrace", "serve", "--ready-file", str(ready), *where]
+        command = [sys.executable, "-m", self._program, "serve", "--ready-file", str(ready), *where]
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0), *self._options],

@@ -1,6 +1,7 @@
 """One Spark session for a whole test run: starting one takes many seconds. No tests here."""
 
 import os
+import socket
 from functools import cache
 
 from pyspark.sql import SparkSession
@@ -8,10 +9,17 @@ from pyspark.sql import SparkSession
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.scratch import make_scratch
+from tests.stores import environment_of, within
 
 _LOGGING = """\
 rootLogger.level = off
 """
+
+
+@cache
+def store_listener() -> socket.socket:
+    """Where Spark's own processes look for S3, as their environment is what it was when the session began."""
+    return socket.create_server(("127.0.0.1", 0))
 
 
 @cache
@@ -39,4 +47,5 @@ def session() -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("headrace-tests")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with within(environment_of(store_listener().getsockname()[1])):
+        return builder.getOrCreate()

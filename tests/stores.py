@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import requests
 
@@ -26,12 +26,12 @@ _CONDITION = re.compile(rb"if-none-match", re.IGNORECASE)
 class Door:
     """A TCP proxy to the store. Shut, it keeps what is sent until it is opened; forgetful, it drops conditions."""
 
-    def __init__(self, port: int, forgetful: bool = False) -> None:
+    def __init__(self, port: int, forgetful: bool = False, listener: socket.socket | None = None) -> None:
         self._upstream = port
         self._forgetful = forgetful
         self._open = threading.Event()
         self._open.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -67,10 +67,12 @@ class Door:
 
 
 class S3:
-    """A bucket in moto's S3, of its own unless it is named, behind a door."""
+    """A bucket in moto's S3, of its own unless it is named, behind a door, which may be where one was built before."""
 
-    def __init__(self, port: int, forgetful: bool = False, bucket: str = "") -> None:
-        self._door = Door(port, forgetful)
+    def __init__(
+        self, port: int, forgetful: bool = False, bucket: str = "", listener: socket.socket | None = None
+    ) -> None:
+        self._door = Door(port, forgetful, listener)
         self.bucket = bucket or f"bucket-{uuid.uuid4().hex[:12]}"
         requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
         self.url = f"s3://{self.bucket}/some/prefix"
@@ -81,24 +83,36 @@ class S3:
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to find it."""
-        return {
-            "AWS_ENDPOINT": f"http://127.0.0.1:{self._door.port}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-        }
+        return environment_of(self._door.port)
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
         """Have this process find it."""
-        before = dict(os.environ)
-        os.environ.update(self.environment)
-        try:
+        with within(self.environment):
             yield
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+
+
+def environment_of(port: int) -> dict[str, str]:
+    """What a process needs to find an S3 at this port."""
+    return {
+        "AWS_ENDPOINT": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }
+
+
+@contextlib.contextmanager
+def within(environment: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables in the environment of this process, for the length of a block."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

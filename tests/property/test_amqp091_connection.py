@@ -1,6 +1,5 @@
 """Whatever a client sends in whole frames is answered or refused in the protocol: the connection raises nothing."""
 
-from collections.abc import Callable
 from typing import cast
 
 from hypothesis import given
@@ -19,41 +18,7 @@ from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from tests.doors import doors_to
 from tests.house import House
-
-
-class _Line:
-    """What a connection sees of its wire, without a socket."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self._before: list[Callable[[], None]] = []
-        self.is_closed = False
-        self.peer = self.address = "test"
-        self.is_loopback = True
-        self.certificate_name = ""
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def before_flush(self, call: Callable[[], None]) -> None:
-        self._before.append(call)
-
-    def flush(self) -> None:
-        while self._before:
-            self._before.pop(0)()
-
-    def keep_alive(self, interval_seconds: float) -> None:
-        return
-
-    def pause_reading(self, why: int) -> None:
-        return
-
-    def resume_reading(self, why: int) -> None:
-        return
-
-    def close(self, after_seconds: float = 0.0) -> None:
-        self.is_closed = True
-
+from tests.lines import Line
 
 _names = st.sampled_from(
     ["q", "r", "q", "", "amq.topic", "amq.rabbitmq.reply-to", "$queue/q", "$queue/q/#", "$queue/q/$ack", "é"]
@@ -131,7 +96,7 @@ def test_any_methods_in_any_order_are_answered_or_refused(frames: list[bytes]) -
     codecs: Codecs = house.broker.codecs
     codecs.add(AMQP091, Amqp091Codec())
     connection = Connection(Server(*doors_to(house.broker, clock=house.clock), "test"), house.clock)
-    wire = _Line()
+    wire = Line()
     connection.opened(cast("Wire", wire))
     start = {"mechanism": "PLAIN", "response": b"\0guest\0guest"}
     connection.feed(PROTOCOL_HEADER + encode_method(0, commands.Connection.StartOk, start))

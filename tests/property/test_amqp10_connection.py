@@ -35,9 +35,9 @@ from headrace.protocols.amqp10.states import (
 from headrace.protocols.amqp10.termini import Coordinator, Source, Target
 from headrace.protocols.amqp10.types import Described, Map, Symbol, ULong
 from headrace.protocols.amqp10.writing import encode_described, encode_value
-from tests.amqp10_harness import Line
 from tests.doors import doors_to
 from tests.house import House
+from tests.lines import Line
 
 _handles = st.integers(0, 3)
 _channels = st.sampled_from([0, 0, 0, 1])

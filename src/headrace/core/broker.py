@@ -381,7 +381,10 @@ class Broker:
             raise queue.refusal
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
-        return queue.purge(self._line.open())
+        turn = self._line.open()
+        count = queue.purge(turn)
+        turn.is_promised = turn.is_promised or (count > 0 and queue.durable)
+        return count
 
     def release_owner(self, owner: object) -> None:
         """A connection is gone: so are the queues it had for itself."""
@@ -743,6 +746,11 @@ class Broker:
         turn = self._line.open()
         turn.is_barrier = True
         turn.confirms.append(confirm)
+
+    def when_kept(self, confirm: Confirm) -> bool:
+        """Have `confirm` called once all that was declared, bound, deleted or purged would survive a crash, or did not
+        come to; False, and no call, when there is nothing to wait for. It adds nothing to what is stored."""
+        return self._line.when_kept(confirm)
 
     def after_delivery(self, name: str, call: Callable[[], None]) -> None:
         """Have this called once what is ready now in a queue was delivered to whoever has room."""

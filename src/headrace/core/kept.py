@@ -23,7 +23,7 @@ class Kept:
         return sorted([(key[start:], value) for key, value in self._engine.items(KEPT) if key.startswith(self._prefix)])
 
     def put(self, key: bytes, value: bytes) -> None:
-        self._line.open().durable.put(KEPT, self._prefix + key, value)
+        self._line.open().define(KEPT, self._prefix + key, value)
 
     def delete(self, key: bytes) -> None:
         self._line.open().durable.delete(KEPT, self._prefix + key)

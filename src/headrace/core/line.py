@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.flow import Flow
 from headrace.core.statistics import Statistics
-from headrace.core.turn import Turn
+from headrace.core.turn import Confirm, Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import KEPT, QUEUES, Commit, Engine
@@ -118,8 +118,17 @@ class Line:
             turn.forget_log(turn.durable, log)
             before = Turn()
             before.durable.drop(log)
-            before.durable.delete(QUEUES, key)
+            before.define(QUEUES, key, None)
             self._sealed.append(before)
+
+    def when_kept(self, confirm: Confirm) -> bool:
+        """Have `confirm` told how the last turn with a promise in it ends; False when none is on its way."""
+        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
+        for turn in waiting:
+            if turn.is_promised:
+                turn.confirms.append(confirm)
+                return True
+        return False
 
     def append(self, turn: Turn) -> None:
         """Store this turn by itself, after what is staged now."""

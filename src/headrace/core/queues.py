@@ -106,7 +106,7 @@ class Queues(Surroundings):
 
     def _store(self, turn: Turn, definition: QueueDefinition) -> None:
         value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
-        turn.durable.put(QUEUES, scoped(self._host, definition.name).encode(), value)
+        turn.define(QUEUES, scoped(self._host, definition.name).encode(), value)
 
     def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
         """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
@@ -208,7 +208,7 @@ class Queues(Surroundings):
             self.pauses.forget(turn, group)
         if queue.durable:
             self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
-            turn.durable.delete(QUEUES, queue.log.name.encode())
+            turn.define(QUEUES, queue.log.name.encode(), None)
         history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
         if history is not None:
             self.drop(history)

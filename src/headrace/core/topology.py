@@ -89,10 +89,10 @@ class Topology:
 
     def remove(self, turn: Turn, queue: Queue) -> None:
         """Take a queue out, with the bindings to it."""
+        self._forget(turn, self.exchanges.remove_queue(queue.name))
         del self.queues[queue.name]
         for tree, pattern in self._patterns(queue):
             tree.remove(pattern, queue)
-        self._forget(turn, self.exchanges.remove_queue(queue.name))
         self._changed()
 
     def of_exchange(
@@ -139,7 +139,7 @@ class Topology:
 
     def declare_exchange(self, turn: Turn, exchange: Exchange, passive: bool = False) -> None:
         if self.exchanges.declare(exchange, passive) and exchange.durable:
-            turn.durable.put(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
+            turn.define(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
 
     def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
         self._forget(turn, self.exchanges.delete(name, if_unused))
@@ -150,7 +150,7 @@ class Topology:
         if not binding.to_exchange:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
-            turn.durable.put(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+            turn.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
         self._changed()
 
     def unbind(self, turn: Turn, binding: Binding) -> None:
@@ -164,9 +164,11 @@ class Topology:
     def _forget(self, turn: Turn, dropped: Dropped) -> None:
         for exchange in dropped.exchanges:
             if exchange.durable:
-                turn.durable.delete(EXCHANGES, self._key(exchange.name))
+                turn.define(EXCHANGES, self._key(exchange.name), None)
         for binding in dropped.bindings:
-            turn.durable.delete(BINDINGS, self._binding_key(binding))
+            queue = None if binding.to_exchange else self.queues.get(binding.destination)
+            if queue is None or queue.durable:
+                turn.define(BINDINGS, self._binding_key(binding), None)
 
     def _key(self, name: str) -> bytes:
         return scoped(self.host, name).encode()

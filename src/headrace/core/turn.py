@@ -48,6 +48,7 @@ class Turn:
         "encoded",
         "failures",
         "is_barrier",
+        "is_promised",
         "is_rehearsal",
         "memory",
         "moved",
@@ -83,6 +84,8 @@ class Turn:
         """When publishers are told that it is not stored, if it is not by then; 0 for never."""
         self.is_barrier = False
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
+        self.is_promised = False
+        """Whether clients are told of what is in it besides messages: what is declared, bound, deleted, purged."""
         self.touched: set[Queue] = set()
         """Queues in which something was settled: their logs may have become shorter."""
         self.before_commit: Callable[[Commit], None] | None = None
@@ -94,6 +97,14 @@ class Turn:
         self.sent_us = 0
         """When it was sent to storage; 0 when it did not have to be."""
         self.failures = 0
+
+    def define(self, table: str, key: bytes, value: bytes | None) -> None:
+        """Keep what a client declares, or with None forget it."""
+        self.is_promised = True
+        if value is None:
+            self.durable.delete(table, key)
+        else:
+            self.durable.put(table, key, value)
 
     def commit_for(self, queue: "Queue") -> Commit:
         """Where the steps of this queue's groups go."""
@@ -143,7 +154,9 @@ class Turn:
         """Whether it may be used once it is written and before it is synced: nobody then sees what could vanish but
         consumers that do not know by which offset."""
         commit = self.durable
-        if self.done is not None or self.is_barrier or self.encoded or commit.puts or commit.drops:
+        if self.done is not None or self.is_barrier or self.is_promised:
+            return False
+        if self.encoded or commit.puts or commit.drops:
             return False
         return all([queue.may_run_ahead for queue in self.appended])
 

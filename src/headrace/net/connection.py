@@ -31,6 +31,7 @@ _LOOKS: Final = 6
 BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
 BY_RATE: Final = 4
+BY_WITHHELD: Final = 8
 
 
 class Handler(ABC):
@@ -99,6 +100,7 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._withheld_bytes = 0
         self._before: list[Callable[[], None]] = []
         self._is_flush_due = False
         self._is_stuck = False
@@ -146,6 +148,14 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         if self._out_bytes > OUTPUT_HIGH_BYTES and not self._is_held:
             self._hold(True)
+
+    def withhold(self, more_bytes: int) -> None:
+        """So many more bytes, or fewer, are kept by the handler to be sent later: too many are waited for."""
+        self._withheld_bytes += more_bytes
+        if self._withheld_bytes > OUTPUT_HIGH_BYTES:
+            self.pause_reading(BY_WITHHELD)
+        elif self._not_reading & BY_WITHHELD:
+            self.resume_reading(BY_WITHHELD)
 
     def before_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of the turn, before what it sends is written."""

@@ -25,6 +25,7 @@ from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
 from tests.integration.spark.conftest import SECOND, START_US
+from tests.spark_session import store_listener
 from tests.stores import S3, moto
 from tests.waiting import eventually
 
@@ -89,6 +90,16 @@ def s3() -> Iterator[S3]:
         bucket.close()
 
 
+@pytest.fixture
+def s3_of_spark() -> Iterator[S3]:
+    """A bucket that Spark's own processes find."""
+    with moto() as port:
+        bucket = S3(port, listener=store_listener())
+        with bucket.here():
+            yield bucket
+        bucket.close()
+
+
 def rows(reader: BatchReader | StreamReader, partitions: list[InputPartition] | None = None) -> list[dict[str, object]]:
     """What the tasks of a query read, each of them with what crosses to it."""
     planned = list(reader.partitions()) if partitions is None and isinstance(reader, BatchReader) else partitions or []
@@ -134,9 +145,11 @@ def test_a_queue_is_a_table_with_all_that_its_messages_say(spark: SparkSession, 
     ]
 
 
-def test_a_stream_over_a_store_goes_on_where_its_checkpoint_says(
-    spark: SparkSession, store: Store, tmp_path: Path
+def test_a_stream_over_a_bucket_goes_on_where_its_checkpoint_says(
+    spark: SparkSession, s3_of_spark: S3, tmp_path: Path
 ) -> None:
+    """Credentials and address are in the environment of the driver's and the executors' processes."""
+    store = Store(s3_of_spark.url)
     seen: dict[int, list[int]] = {}
 
     def take(frame: DataFrame, number: int) -> None:
@@ -148,9 +161,10 @@ def test_a_stream_over_a_store_goes_on_where_its_checkpoint_says(
         query = writer.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True).start()
         assert query.awaitTermination(WAIT_SECONDS)
 
-    store.append("orders", 1000)
+    store.append("orders", 1000, size=400)  # too much for the driver to read it as it plans
     run()
     store.append("orders", 100)
+    store.engine.close()
     run()
 
     assert sorted(offset for batch in seen.values() for offset in batch) == list(range(1100))

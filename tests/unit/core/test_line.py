@@ -717,3 +717,42 @@ def test_publishers_wait_for_the_store_unless_replication_is_asynchronous(
     refused.run()
 
     assert stubborn.waits[-1] is waits
+
+
+def test_when_kept_waits_for_the_last_declaration_and_stores_nothing_for_it(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    seen: list[HeadraceError | None] = []
+    refused.run()
+    assert not refused.broker.when_kept(seen.append), "nothing is on its way"
+    stubborn.is_closed_door = True
+    refused.broker.declare(declared("q", durable=True))
+    refused.run()
+    attempts = stubborn.attempts
+    refused.broker.publish(refused.message("a", "q"))
+
+    assert refused.broker.when_kept(seen.append)
+    assert (seen, stubborn.attempts) == ([], attempts)
+    stubborn.open_door()
+    refused.run()
+
+    assert seen == [None]
+    assert not refused.broker.when_kept(seen.append)
+
+
+def test_when_kept_tells_that_a_declaration_is_not_stored_and_waits_for_the_next_attempt(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    seen: list[HeadraceError | None] = []
+    refused.run()
+    stubborn.failure, stubborn.fails_all = Unavailable("away"), True
+    refused.broker.declare(declared("q", durable=True))
+    assert refused.broker.when_kept(seen.append)
+    refused.run()
+    assert [str(error) for error in seen] == ["away"]
+
+    stubborn.failure = None
+    assert refused.broker.when_kept(seen.append), "it is still to be stored"
+    refused.advance(2)
+
+    assert seen[1:] == [None]

@@ -1,6 +1,6 @@
 """One channel: every method of channel, exchange, queue, basic, tx and confirm finds its way from here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
 from pamqp import base, commands
@@ -11,9 +11,11 @@ from headrace.protocols.amqp091.declaring import Declarations
 from headrace.protocols.amqp091.events import Publish
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import Publisher, Staged
 from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
 from headrace.protocols.amqp091.subscriptions import Subscriptions
+from headrace.protocols.answers import Answers
 
 
 @final
@@ -23,8 +25,9 @@ class Channel:
     def __init__(self, link: Link, number: int) -> None:
         self._link = link
         self.number = number
-        self.publisher = Publisher(link, number)
-        self.subscriptions = Subscriptions(link, number, self.publisher)
+        self.answers = Answers(link.wire, link.broker, self._answers_changed, self.end)
+        self.publisher = Publisher(link, number, self.answers)
+        self.subscriptions = Subscriptions(link, number, self.publisher, self.answers)
         self.subscriptions.end_channel = self.end
         self._declarations = Declarations(link)
         self.is_closing = False
@@ -59,8 +62,22 @@ class Channel:
             consumers=self.subscriptions.consumers,
         )
 
+    def send(self, kind: type[base.Frame], fields: Mapping[str, object]) -> None:
+        """Send a method, after all that was sent before."""
+        self.answers.send(encode_method(self.number, kind, fields))
+
     def _reply(self, kind: type[base.Frame], **fields: object) -> None:
-        self._link.send(self.number, kind, fields)
+        self.send(kind, fields)
+
+    def _reply_kept(self, nowait: bool, kind: type[base.Frame], **fields: object) -> None:
+        """Say that something was declared, deleted or purged, once that would survive a crash."""
+        if not nowait:
+            self.answers.hold()
+            self.send(kind, fields)
+
+    def _answers_changed(self) -> None:
+        """Deliveries wait as long as answers do."""
+        self.subscriptions.refresh()
 
     # -- channel, confirm, tx ----------------------------------------------------------------------------------------
 
@@ -106,6 +123,7 @@ class Channel:
             self._link.end(error)
             return
         code = code_of(error)
+        self.answers.drop()
         self._reply(commands.Channel.Close, reply_code=code, reply_text=reply_text(code, str(error)))
         self.is_closing = True
         self.close()
@@ -130,49 +148,43 @@ class Channel:
 
     def exchange_declare(self, method: commands.Exchange.Declare) -> None:
         self._declarations.declare_exchange(method)
-        if not method.nowait:
-            self._reply(commands.Exchange.DeclareOk)
+        self._reply_kept(method.nowait, commands.Exchange.DeclareOk)
 
     def exchange_delete(self, method: commands.Exchange.Delete) -> None:
         self._declarations.delete_exchange(method)
-        if not method.nowait:
-            self._reply(commands.Exchange.DeleteOk)
+        self._reply_kept(method.nowait, commands.Exchange.DeleteOk)
 
     def exchange_bind(self, method: commands.Exchange.Bind) -> None:
         self._declarations.bind_exchange(method)
-        if not method.nowait:
-            self._reply(commands.Exchange.BindOk)
+        self._reply_kept(method.nowait, commands.Exchange.BindOk)
 
     def exchange_unbind(self, method: commands.Exchange.Unbind) -> None:
         self._declarations.unbind_exchange(method)
-        if not method.nowait:
-            self._reply(commands.Exchange.UnbindOk)
+        self._reply_kept(method.nowait, commands.Exchange.UnbindOk)
 
     # -- queue -------------------------------------------------------------------------------------------------------
 
     def queue_declare(self, method: commands.Queue.Declare) -> None:
         name, messages, consumers = self._declarations.declare_queue(method)
-        if not method.nowait:
-            self._reply(commands.Queue.DeclareOk, queue=name, message_count=messages, consumer_count=consumers)
+        self._reply_kept(
+            method.nowait, commands.Queue.DeclareOk, queue=name, message_count=messages, consumer_count=consumers
+        )
 
     def queue_bind(self, method: commands.Queue.Bind) -> None:
         self._declarations.bind_queue(method)
-        if not method.nowait:
-            self._reply(commands.Queue.BindOk)
+        self._reply_kept(method.nowait, commands.Queue.BindOk)
 
     def queue_unbind(self, method: commands.Queue.Unbind) -> None:
         self._declarations.unbind_queue(method)
-        self._reply(commands.Queue.UnbindOk)
+        self._reply_kept(False, commands.Queue.UnbindOk)
 
     def queue_purge(self, method: commands.Queue.Purge) -> None:
         count = self._declarations.purge_queue(method)
-        if not method.nowait:
-            self._reply(commands.Queue.PurgeOk, message_count=count)
+        self._reply_kept(method.nowait, commands.Queue.PurgeOk, message_count=count)
 
     def queue_delete(self, method: commands.Queue.Delete) -> None:
         count = self._declarations.delete_queue(method)
-        if not method.nowait:
-            self._reply(commands.Queue.DeleteOk, message_count=count)
+        self._reply_kept(method.nowait, commands.Queue.DeleteOk, message_count=count)
 
     # -- basic -------------------------------------------------------------------------------------------------------
 

@@ -253,7 +253,7 @@ class Connection(Handler):
             "class_id": index >> 16,
             "method_id": index & 0xFFFF,
         }
-        self._link.send(number, commands.Channel.Close, fields)
+        channel.send(commands.Channel.Close, fields)
 
     def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
         """Tell the client why, and close."""
@@ -323,6 +323,7 @@ class Connection(Handler):
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]
         channel.close()
+        channel.answers.drop()
         if self._link is not None:
             self._link.account.close_channel()
 

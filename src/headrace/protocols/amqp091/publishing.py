@@ -14,7 +14,9 @@ from headrace.protocols.amqp091.codec import encode_ack, encode_content
 from headrace.protocols.amqp091.events import Publish, Route
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
+from headrace.protocols.answers import Answers
 
 PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -28,9 +30,10 @@ Staged = tuple[Staging, Route]
 class Publisher:
     """The publishing side of a channel."""
 
-    def __init__(self, link: Link, channel: int) -> None:
+    def __init__(self, link: Link, channel: int, answers: Answers) -> None:
         self._link = link
         self._channel = channel
+        self._answers = answers
         self.reply_key = ""
         """Where direct replies to what is published here go, once the channel consumes them."""
         self.is_confirming = False
@@ -160,18 +163,15 @@ class Publisher:
     # -- what comes back ---------------------------------------------------------------------------------------------
 
     def send_return(self, route: Route, message: Message) -> None:
-        link = self._link
-        link.send(
-            self._channel,
-            commands.Basic.Return,
-            {
-                "reply_code": NO_ROUTE,
-                "reply_text": "NO_ROUTE",
-                "exchange": route.exchange,
-                "routing_key": route.key,
-            },
-        )
-        link.wire.send(encode_content(self._channel, message.properties, message.payload, link.frame_max))
+        fields = {
+            "reply_code": NO_ROUTE,
+            "reply_text": "NO_ROUTE",
+            "exchange": route.exchange,
+            "routing_key": route.key,
+        }
+        answers, frame_max = self._answers, self._link.frame_max
+        answers.send(encode_method(self._channel, commands.Basic.Return, fields))
+        answers.send(encode_content(self._channel, message.properties, message.payload, frame_max))
 
     def _confirmed_one(self, error: HeadraceError | None) -> None:
         self._confirmed(1, error)
@@ -190,14 +190,14 @@ class Publisher:
             return
         nacked, self._nacked = self._nacked, []
         for number in nacked:
-            self._link.send(self._channel, commands.Basic.Nack, {"delivery_tag": number})
+            self._answers.send(encode_method(self._channel, commands.Basic.Nack, {"delivery_tag": number}))
         acked = self._confirmed_to - self._told_to - len(nacked)
         last = self._confirmed_to
         while nacked and nacked[-1] == last:
             nacked.pop()
             last -= 1
         if acked:
-            self._link.wire.send(encode_ack(self._channel, last, acked > 1))
+            self._answers.send(encode_ack(self._channel, last, acked > 1))
         self._told_to = self._confirmed_to
 
 

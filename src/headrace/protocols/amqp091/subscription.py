@@ -13,6 +13,7 @@ from headrace.protocols.amqp091.codec import DeliverEncoder
 from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.properties import NONE, encode_properties, with_headers
+from headrace.protocols.answers import Answers
 
 STREAM_OFFSET: Final = "x-stream-offset"
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
@@ -35,6 +36,7 @@ class Subscription:
     """A consumer tag and what is delivered to it."""
 
     __slots__ = (
+        "_answers",
         "_channel",
         "_encoder",
         "_link",
@@ -50,8 +52,9 @@ class Subscription:
         "queue",
     )
 
-    def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags) -> None:
+    def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags, answers: Answers) -> None:
         self._link = link
+        self._answers = answers
         self._channel = channel
         self._tags = tags
         self._encoder = DeliverEncoder(channel, consumer_tag, link.frame_max)
@@ -104,7 +107,7 @@ class Subscription:
                 properties = self._adorned(delivery)
             encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
         tags.last = tag
-        self._link.wire.send(b"".join(out))
+        self._answers.send(b"".join(out))
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
@@ -113,7 +116,7 @@ class Subscription:
         properties = own_properties(self._link.broker, message)
         out: list[bytes] = []
         self._encoder.encode(out, message.source, tags.last, False, properties, message.payload)
-        self._link.wire.send(b"".join(out))
+        self._answers.send(b"".join(out))
 
     def _adorned(self, delivery: Delivery) -> bytes:
         """The properties with all that deliveries carry besides, but for the number that the encoder adds."""

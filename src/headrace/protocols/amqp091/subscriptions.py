@@ -1,10 +1,10 @@
 """The consuming side of a channel: consume, cancel, get, settle, recover, prefetch. Deliveries: subscription.py."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from pamqp import commands
+from pamqp import base, commands
 
 from headrace.core.address import effective_group, is_address, parse_address
 from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
@@ -17,8 +17,10 @@ from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Re
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
+from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
 from headrace.protocols.amqp091.subscription import STREAM_OFFSET, Subscription, Tags, counted, own_properties
+from headrace.protocols.answers import Answers
 
 _GENERATED_TAG: Final = "amq.ctag-"
 
@@ -27,10 +29,11 @@ _GENERATED_TAG: Final = "amq.ctag-"
 class Subscriptions:
     """Everything that a channel consumes and has not settled."""
 
-    def __init__(self, link: Link, channel: int, publisher: Publisher) -> None:
+    def __init__(self, link: Link, channel: int, publisher: Publisher, answers: Answers) -> None:
         self._link = link
         self._channel = channel
         self._publisher = publisher
+        self._answers = answers
         self._tags = Tags()
         self._by_tag: dict[str, Subscription] = {}
         self._getters: dict[str, Consumer] = {}
@@ -87,9 +90,13 @@ class Subscriptions:
 
     def refresh(self) -> None:
         """Deliveries go on or stop, as the client and its reading allow."""
-        is_open = self._is_flowing and not self._link.is_held
+        is_open = self._is_open
         for subscription in self._by_tag.values():
             subscription.allow(is_open)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._is_flowing and not (self._link.is_held or self._answers.is_waiting)
 
     # -- consume and cancel ------------------------------------------------------------------------------------------
 
@@ -112,7 +119,7 @@ class Subscriptions:
                 self._link.broker.declare(QueueDefinition(queue, EPHEMERAL, durable=False))
         definition = self._link.broker.queue(queue, self._link.owner).definition
         kind = definition.kind
-        subscription = Subscription(self._link, self._channel, tag, queue, self._tags)
+        subscription = Subscription(self._link, self._channel, tag, queue, self._tags, self._answers)
         subscription.asked_for = asked_for
         group = _text(arguments, "x-consumer-group")
         subscription.is_addressed = is_address_given or bool(group)
@@ -137,7 +144,7 @@ class Subscriptions:
             exclusive=method.exclusive,
         )
         self._by_tag[tag] = subscription
-        if self._link.is_held or not self._is_flowing:
+        if not self._is_open:
             subscription.allow(False)
         return tag
 
@@ -166,7 +173,7 @@ class Subscriptions:
             raise PreconditionFailed("reply consumer cannot acknowledge")
         if self._publisher.reply_key:
             raise PreconditionFailed("reply consumer already set")
-        subscription = Subscription(self._link, self._channel, tag, REPLY_TO, self._tags)
+        subscription = Subscription(self._link, self._channel, tag, REPLY_TO, self._tags, self._answers)
         self._publisher.reply_key = REPLY_PREFIX + secrets.token_urlsafe(18)
         self._link.host.replies[self._publisher.reply_key] = subscription.deliver_reply
         self._by_tag[tag] = subscription
@@ -212,11 +219,7 @@ class Subscriptions:
 
     def _tell_cancelled(self, subscription: Subscription) -> None:
         if self._link.has("consumer_cancel_notify"):
-            self._link.send(
-                self._channel,
-                commands.Basic.Cancel,
-                {"consumer_tag": subscription.consumer_tag, "nowait": True},
-            )
+            self._send(commands.Basic.Cancel, {"consumer_tag": subscription.consumer_tag, "nowait": True})
 
     def _overdue(self, timeout_ms: int) -> None:
         """A consumer did not acknowledge in time: its channel ends, as RabbitMQ's does."""
@@ -250,7 +253,7 @@ class Subscriptions:
         name = parse_address(queue).queue if is_address(queue) else queue
         delivery = link.broker.get(name, self._getter(name, method.no_ack))
         if delivery is None:
-            link.send(self._channel, commands.Basic.GetEmpty)
+            self._send(commands.Basic.GetEmpty)
             return
         tags = self._tags
         tags.last += 1
@@ -258,8 +261,7 @@ class Subscriptions:
             tags.unsettled[tags.last] = delivery
         message = delivery.message
         exchange, key = key_of(message.source)
-        link.send(
-            self._channel,
+        self._send(
             commands.Basic.GetOk,
             {
                 "delivery_tag": tags.last,
@@ -270,7 +272,10 @@ class Subscriptions:
             },
         )
         properties = counted(own_properties(link.broker, message), delivery)
-        link.wire.send(encode_content(self._channel, properties, message.payload, link.frame_max))
+        self._answers.send(encode_content(self._channel, properties, message.payload, link.frame_max))
+
+    def _send(self, kind: type[base.Frame], fields: Mapping[str, object] | None = None) -> None:
+        self._answers.send(encode_method(self._channel, kind, fields))
 
     def _getter(self, queue: str, no_ack: bool) -> Consumer:
         if no_ack:

@@ -66,6 +66,12 @@ def _answer(attach: Attach) -> Attach:
     return answer
 
 
+def _send_kept(session: "Session", answer: Attach) -> None:
+    """Say that a link is there, once what was made for it would survive a crash."""
+    session.way_out.hold()
+    session.send(answer.encode())
+
+
 # -- what comes in ---------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +99,7 @@ def _attach_incoming(session: "Session", attach: Attach) -> Link:
             go_on(link, kept, attach)
     if attach.receiver_settles == RECEIVER_SECOND:
         say_unsettled(answer, link.states, peer.frame_max)
-    session.send(answer.encode())
+    _send_kept(session, answer)
     link.grant()
     return link
 
@@ -140,7 +146,7 @@ def _attach_outgoing(session: "Session", attach: Attach) -> Link:
     if kept is not None and attach.unsettled is not None:
         recall(kept, attach.unsettled)
         say_unsettled(answer, {sent.tag_bytes: sent.state for sent in kept.unsettled}, peer.frame_max)
-    session.send(answer.encode())
+    _send_kept(session, answer)
     if kept is not None:
         take_over(link, kept, attach)
     return link
@@ -164,5 +170,5 @@ def _attach_kept(session: "Session", attach: Attach) -> Link:
     kept = session.peer.host.suspended.resume_receiver(link.key)
     if kept is not None and isinstance(kept.origin, Subscription):
         kept.origin.give_back()
-    session.send(answer.encode())
+    _send_kept(session, answer)
     return link

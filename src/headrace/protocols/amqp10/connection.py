@@ -351,7 +351,7 @@ class Connection(Handler):
         if not account.open_channel():
             limit = account.user.limits.max_channels
             raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
-        session = Session(self._peer, begin.channel, begin, self._transactions)
+        session = Session(self._peer, begin.channel, begin, self._transactions, self._fail_session)
         self._sessions[begin.channel] = session
         session.start()
 
@@ -365,7 +365,15 @@ class Connection(Handler):
         self._stop(session)
         session.send(End().encode())
 
-    def _end_session(self, session: Session, error: ProtocolError) -> None:
+    def _fail_session(self, session: Session, error: HeadraceError) -> None:
+        """What a session was to be told is not so: it ends, also where its end was to be told after that."""
+        session.way_out.drop()
+        if session.is_closing:
+            session.send(End(error_for(error)).encode())
+        else:
+            self._end_session(session, error)
+
+    def _end_session(self, session: Session, error: HeadraceError) -> None:
         session.flush_answers()
         self._stop(session)
         session.send(End(error_for(error)).encode())
@@ -379,6 +387,7 @@ class Connection(Handler):
     def _close_sessions(self) -> None:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
+            session.way_out.drop()
             if not session.is_closing:
                 self._stop(session)
         if self._transactions is not None:

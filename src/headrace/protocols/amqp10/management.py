@@ -19,7 +19,7 @@ from headrace.protocols.amqp10.neutral import to_neutral
 from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink
 from headrace.protocols.amqp10.paths import answer_path
 from headrace.protocols.amqp10.reading import Reader
-from headrace.protocols.amqp10.requests import Reply, Request
+from headrace.protocols.amqp10.requests import Reply, Request, refusal
 from headrace.protocols.amqp10.sections import joined, parts, split
 from headrace.protocols.amqp10.states import ACCEPTED, Outcome, Rejected
 from headrace.protocols.amqp10.types import Described, Map
@@ -74,7 +74,7 @@ class Replies(Origin):
 
 @final
 class ManagementSink(Sink):
-    """Takes requests, answers each at once."""
+    """Takes requests and answers each once what it asked for would survive a crash."""
 
     def __init__(self, session: "Session", is_by_path: bool) -> None:
         self._session = session
@@ -83,15 +83,24 @@ class ManagementSink(Sink):
     def take(self, link: IncomingLink, delivery: Incoming) -> None:
         try:
             request, reply_to, correlation = _read(delivery.message, link)
-            reply = answer_path(request) if self._is_by_path else answer_entity(request)
-            self._send(link, reply_to, _written(reply, reply_to, correlation, self._is_by_path))
         except HeadraceError as error:
-            if delivery.settled:
-                raise
-            link.done(delivery.number, Rejected(error_for(error)))
+            _refuse(link, delivery, error)
             return
-        if not delivery.settled:
-            link.done(delivery.number, ACCEPTED)
+        is_by_path = self._is_by_path
+        reply = answer_path(request) if is_by_path else answer_entity(request)
+
+        def kept(error: HeadraceError | None) -> None:
+            said = reply if error is None else refusal(error, is_by_path)
+            try:
+                self._send(link, reply_to, _written(said, reply_to, correlation, is_by_path))
+            except HeadraceError as refused:
+                _refuse(link, delivery, refused)
+                return
+            if not delivery.settled:
+                link.done(delivery.number, ACCEPTED)
+
+        if not link.peer.broker.when_kept(kept):
+            kept(None)
 
     def _send(self, link: IncomingLink, reply_to: str, message: bytes) -> None:
         """To the link that is paired with the request's, to one that the address names, or to where that leads."""
@@ -126,6 +135,14 @@ class ManagementSink(Sink):
 
     def end(self, is_closed: bool) -> None:
         return
+
+
+def _refuse(link: IncomingLink, delivery: Incoming, error: HeadraceError) -> None:
+    """Say what is wrong with a request, or end its link where nobody waits to hear of the request."""
+    if delivery.settled:
+        link.detach(error)
+    else:
+        link.done(delivery.number, Rejected(error_for(error)))
 
 
 def _target(link: OutgoingLink) -> str:

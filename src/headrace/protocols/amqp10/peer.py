@@ -8,7 +8,6 @@ from headrace.core.account import Account
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
 from headrace.core.rights import Rights
-from headrace.protocols.amqp10.codec import encode_frame
 from headrace.protocols.amqp10.containers import Containers
 from headrace.protocols.amqp10.frames import MIN_FRAME_SIZE
 from headrace.protocols.amqp10.suspended import Suspended
@@ -100,6 +99,3 @@ class Peer:
     @property
     def broker(self) -> Broker:
         return self.host.broker
-
-    def send(self, channel: int, performative: bytes) -> None:
-        self.wire.send(encode_frame(channel, performative))

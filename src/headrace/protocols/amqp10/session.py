@@ -6,12 +6,13 @@ the peer's window has no room for waits here, and meanwhile no link of the sessi
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.net.facts import ChannelFacts
 from headrace.protocols.amqp10.attaching import attach_link
-from headrace.protocols.amqp10.codec import encode_accepted
+from headrace.protocols.amqp10.codec import encode_accepted, encode_frame
 from headrace.protocols.amqp10.conditions import ends_link_only
 from headrace.protocols.amqp10.frames import (
     ERRANT_LINK,
@@ -29,6 +30,7 @@ from headrace.protocols.amqp10.outgoing import OutgoingLink
 from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.states import ACCEPTED, State
 from headrace.protocols.amqp10.subscribing import refusal_of
+from headrace.protocols.answers import Answers
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.coordinator import Transactions
@@ -42,8 +44,17 @@ _HALF: Final = 0x80000000
 class Session:
     """The state of one session. Calls raise ProtocolError for the session's or the connection's sake."""
 
-    def __init__(self, peer: "Peer", channel: int, begin: Begin, transactions: "Transactions") -> None:
+    def __init__(
+        self,
+        peer: "Peer",
+        channel: int,
+        begin: Begin,
+        transactions: "Transactions",
+        failed: "Callable[[Session, HeadraceError], None]",
+    ) -> None:
+        """`failed` is called when something that the peer was to be told is not so."""
         self.peer = peer
+        self.way_out = Answers(peer.wire, peer.broker, self.refresh, lambda error: failed(self, error))
         self.channel = channel
         self.transactions = transactions
         self.is_closing = False
@@ -72,7 +83,7 @@ class Session:
         self.send(begin.encode())
 
     def send(self, performative: bytes) -> None:
-        self.peer.send(self.channel, performative)
+        self.way_out.send(encode_frame(self.channel, performative))
 
     def facts(self) -> ChannelFacts:
         """What goes on here, for those who look after the broker."""
@@ -108,6 +119,7 @@ class Session:
         link.is_over = True
         link.end(detach.closed)
         self.flush_answers()
+        self.way_out.hold()  # what goes with the link stays gone
         self.send(Detach(detach.handle, detach.closed).encode())
 
     def forget(self, link: Link) -> None:
@@ -224,7 +236,9 @@ class Session:
     @property
     def room(self) -> int:
         """How many frames of transfers the peer takes now."""
-        return 0 if self._waiting or self.peer.is_held else max(self._peer_room, 0)
+        if self._waiting or self.peer.is_held or self.way_out.is_waiting:
+            return 0
+        return max(self._peer_room, 0)
 
     def next_delivery_id(self) -> int:
         number = self._next_delivery_id
@@ -237,7 +251,7 @@ class Session:
         if not self._waiting and count <= self._peer_room:
             self._peer_room -= count
             self._next_outgoing_id = self._next_outgoing_id + count & _SERIAL
-            self.peer.wire.send(b"".join(frames))
+            self.way_out.send(b"".join(frames))
             return
         self._waiting.extend(frames)
         self._send_waiting()
@@ -250,7 +264,7 @@ class Session:
             self._peer_room -= 1
         if out:
             self._next_outgoing_id = self._next_outgoing_id + len(out) & _SERIAL
-            self.peer.wire.send(b"".join(out))
+            self.way_out.send(b"".join(out))
 
     def refresh(self) -> None:
         """The peer can take more again, or cannot."""
@@ -283,6 +297,6 @@ class Session:
 
     def _send_disposition(self, first: int, last: int, state: State, settled: bool) -> None:
         if state is ACCEPTED:
-            self.peer.wire.send(encode_accepted(self.channel, True, first, last, settled))
+            self.way_out.send(encode_accepted(self.channel, True, first, last, settled))
         else:
             self.send(Disposition(self.channel, True, first, last, settled, state).encode())

@@ -174,15 +174,13 @@ class Connection(Handler):
         handshake, wire = self._handshake, self._wire
         if handshake is None or wire is None or self._is_ending:
             return
-        wire.resume_reading(BY_BROKER)
         try:
             self._open(handshake, wire, handshake.admit(account))
-            held, self._held = self._held, []
-            self._take_all(held)
         except ProtocolError as error:
             self.end(error)
 
     def _open(self, handshake: Handshake, wire: Wire, account: Account) -> None:
+        """Have the session; CONNACK follows, where it promises something once that would survive a crash."""
         connect = handshake.connect
         host, rights = handshake.enter(account)
         self._account = account
@@ -192,16 +190,43 @@ class Connection(Handler):
         publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
         will = handshake.will(publisher)
         lifetime_s = handshake.lifetime_s
-        _, was_there = host.broker.sessions.connect(
-            connect.client_id, connect.clean_start, lifetime_s, client, will, account.name
-        )
-        self._inbox = Inbox(client, account, rights, publisher)
+        sessions = host.broker.sessions
+        former = sessions.get(connect.client_id)
+        is_promise = lifetime_s != 0 or will is not None or (former is not None and former.is_kept)
+        client.is_held = True  # nothing is sent before CONNACK
+        _, was_there = sessions.connect(connect.client_id, connect.clean_start, lifetime_s, client, will, account.name)
+        inbox = Inbox(client, account, rights, publisher)
+
+        def kept(error: HeadraceError | None) -> None:
+            if self._client is not client:
+                return  # it left meanwhile
+            if error is not None:  # what could not be stored is tried again
+                host.broker.when_safe(kept)
+                return
+            wire.guarded(lambda: self._opened(handshake, client, inbox, was_there))
+
+        if is_promise:
+            host.broker.when_safe(kept)
+        else:
+            self._opened(handshake, client, inbox, was_there)
+
+    def _opened(self, handshake: Handshake, client: Client, inbox: Inbox, was_there: bool) -> None:
+        """CONNACK, and then all that came meanwhile."""
+        self._inbox = inbox
         self._handshake = None
         handshake.answer(was_there)
-        wire.watch(handshake.keep_alive_s * 1.5, self.silent)
+        client.wire.watch(handshake.keep_alive_s * 1.5, self.silent)
+        if not self._is_paused:
+            client.wire.resume_reading(BY_BROKER)
         if was_there:
             client.outbox.resume()
-            resume(client, rights)
+            resume(client, inbox.rights)
+        client.hold(False)
+        held, self._held = self._held, []
+        try:
+            self._take_all(held)
+        except ProtocolError as error:
+            self.end(error)
 
     def _take(self, packet: Packet) -> None:
         client, inbox = self._client, self._inbox
@@ -255,12 +280,15 @@ class Connection(Handler):
             return
         self._is_ending = True
         client = self._client
+        has_session = client is not None and client.session is not None
         self._leave(with_will=True)
         code = error.code if isinstance(error, ProtocolError) else PROTOCOL_ERROR
         version = self._decoder.version
         reasons = client.reasons(str(error)) if client is not None else self._reasons(str(error))
         if self._inbox is not None:
             goodbye = encode_disconnect(version, code, reasons)
+        elif has_session:
+            goodbye = b""  # the session is gone before the client was told of it, and CONNACK has no code for that
         else:
             goodbye = encode_connack(version, False, code, reasons) if version else b""
         if goodbye:

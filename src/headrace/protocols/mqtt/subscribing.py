@@ -140,7 +140,15 @@ def _code_of(error: HeadraceError) -> int:
 
 def _when_safe(client: "Client", answer: bytes) -> None:
     """Answer now, or once the subscription would survive a crash as the session does."""
+    broker = client.host.broker
+
+    def safe(error: HeadraceError | None) -> None:
+        if error is None:
+            client.wire.send(answer)
+        elif not client.is_closed:
+            broker.when_safe(safe)  # what could not be stored is tried again
+
     if client.session is not None and client.session.is_stored:
-        client.host.broker.when_safe(lambda _: client.wire.send(answer))
+        broker.when_safe(safe)
     else:
         client.wire.send(answer)

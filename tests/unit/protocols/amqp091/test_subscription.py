@@ -18,6 +18,7 @@ from headrace.protocols.amqp091.channel import Channel
 from headrace.protocols.amqp091.link import Host, Link
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
 from headrace.protocols.amqp091.subscription import Subscription, Tags
+from headrace.protocols.answers import Answers
 from headrace.storage.group_state import WORK
 from tests.house import House
 
@@ -53,7 +54,8 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.run()
     wire = _Wire()
     link = Link(cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
-    subscription = Subscription(link, 1, "c", "s", Tags())
+    answers = Answers(link.wire, house.broker, lambda: None, lambda _: None)
+    subscription = Subscription(link, 1, "c", "s", Tags(), answers)
     subscription.is_stream = subscription.is_addressed = True
 
     house.broker.consume("s", subscription.open(1, False, 0, None), "readers", position="first")

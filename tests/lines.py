@@ -1,0 +1,41 @@
+"""The wire of a connection without a socket: what is sent stays to be looked at, and nothing is written."""
+
+from collections.abc import Callable
+
+
+class Line:
+    """What a connection sees of its wire, without a socket."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.withheld_bytes = 0
+        self._before: list[Callable[[], None]] = []
+        self.is_closing = False
+        self.peer = self.address = "test"
+        self.is_loopback = True
+        self.certificate_name = ""
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def withhold(self, more_bytes: int) -> None:
+        self.withheld_bytes += more_bytes
+
+    def before_flush(self, call: Callable[[], None]) -> None:
+        self._before.append(call)
+
+    def flush(self) -> None:
+        while self._before:
+            self._before.pop(0)()
+
+    def keep_alive(self, interval_seconds: float, silence_seconds: float = 0.0) -> None:
+        return
+
+    def pause_reading(self, why: int) -> None:
+        return
+
+    def resume_reading(self, why: int) -> None:
+        return
+
+    def close(self, after_seconds: float = 0.0) -> None:
+        self.is_closing = True

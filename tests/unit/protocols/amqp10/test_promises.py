@@ -1,0 +1,132 @@
+"""Answers of AMQP 1.0 that promise something durable come when it is, in order; other sessions do not wait."""
+
+import pytest
+
+from headrace.errors import Unavailable
+from headrace.protocols.amqp10.codec import Event
+from headrace.protocols.amqp10.head import Head
+from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Transfer
+from headrace.protocols.amqp10.termini import NEVER, UNSETTLED_STATE
+from headrace.protocols.amqp10.types import Map
+from tests.amqp10_client import body, credit, receiver, sender, transfer
+from tests.amqp10_harness import Caller, Office, only
+from tests.stubborn import StubbornEngine
+
+
+@pytest.fixture
+def engine() -> StubbornEngine:
+    return StubbornEngine()
+
+
+@pytest.fixture
+def caller(engine: StubbornEngine) -> Caller:
+    office = Office(engine)
+    made = office.connect()
+    office.house.run()
+    engine.is_closed_door = True
+    return made
+
+
+def _kinds(events: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def _opened(engine: StubbornEngine, caller: Caller) -> list[str]:
+    engine.open_door()
+    return _kinds(caller.heard())
+
+
+def _new_queue(name: str = "new", handle: int = 0) -> Attach:
+    attach = sender("s", name, handle)
+    assert attach.target is not None
+    attach.target.capabilities = ["queue"]
+    return attach
+
+
+def _subscription() -> Attach:
+    attach = receiver("r", "news/today")
+    assert attach.source is not None
+    attach.source.durable, attach.source.expiry_policy = UNSETTLED_STATE, NEVER
+    return attach
+
+
+def test_a_link_whose_queue_is_made_for_it_is_there_once_the_queue_is_kept(
+    engine: StubbornEngine, caller: Caller
+) -> None:
+    assert caller.say(_new_queue()) == []
+    assert _opened(engine, caller) == ["Attach", "Flow"]
+
+
+def test_a_durable_subscription_is_there_once_it_is_kept_and_gone_once_that_is(
+    engine: StubbornEngine, caller: Caller
+) -> None:
+    assert caller.say(_subscription()) == []
+    assert _opened(engine, caller) == ["Attach"]
+    engine.is_closed_door = True
+    assert caller.say(Detach(0, True)) == []
+    assert _opened(engine, caller) == ["Detach"]
+
+
+def test_a_link_to_what_is_there_does_not_wait(engine: StubbornEngine, caller: Caller) -> None:
+    assert _kinds(caller.say(sender("s", "q"))) == ["Attach", "Flow"]
+
+
+def test_what_follows_in_the_session_waits_in_order_and_another_session_does_not(
+    engine: StubbornEngine, caller: Caller
+) -> None:
+    caller.say(receiver("r", "q", 7), credit(7, 10))
+    other = Begin(None, 0, 1000, 1000)
+    other.channel = 1
+
+    assert caller.say(_new_queue()) == []
+    assert caller.say(transfer(0, body("x"))) == []
+    assert _kinds(caller.say(other)) == ["Begin"]
+
+    assert _opened(engine, caller) == ["Attach", "Flow", "Disposition"]
+
+
+def test_deliveries_wait_as_long_as_answers_do(engine: StubbornEngine, caller: Caller) -> None:
+    engine.open_door()
+    caller.say(receiver("r", "q", 7), credit(7, 10))
+    engine.is_closed_door = True
+    caller.say(_new_queue("n"))
+    caller.say(sender("t", "q", 3), transfer(0, body("x"), 3))
+
+    events = _opened(engine, caller)
+
+    assert events.index("Attach") < events.index("Transfer")
+
+
+def test_a_declaration_that_cannot_be_stored_ends_the_session_with_the_reason(
+    engine: StubbornEngine, caller: Caller
+) -> None:
+    engine.failure, engine.fails_all = Unavailable("the store is away"), True
+    (end,) = only(End, caller.say(_new_queue()))
+    assert end.error is not None
+    assert "the store is away" in str(end.error.description)
+
+
+def _request(operation: str) -> bytes:
+    head = Head()
+    head.properties = ["1", None, None, None, "$me"]
+    head.application = Map([("operation", operation), ("type", "queue"), ("name", "managed")])
+    return head.encode() + body(Map([]))
+
+
+@pytest.mark.parametrize(("is_away", "status"), [(False, b"created"), (True, b"the store is away")])
+def test_management_answers_once_what_was_asked_for_is_kept(
+    engine: StubbornEngine, caller: Caller, is_away: bool, status: bytes
+) -> None:
+    engine.open_door()
+    caller.say(sender("m", "$management", 1), receiver("m", "$management", 2), credit(2, 10))
+    engine.is_closed_door = True
+    assert caller.say(transfer(0, _request("CREATE"), 1)) == []
+    if is_away:
+        engine.failure, engine.fails_all = Unavailable("the store is away"), True
+
+    engine.open_door()
+    events = caller.heard()
+
+    (reply,) = only(Transfer, events)
+    assert status in reply.payload
+    assert len(only(Disposition, events)) == 1
