@@ -205,4 +205,9 @@ class Turn:
         is_durable = commit is self.durable
         for queue in [queue for queue in self.moved if queue.durable is is_durable and queue.log.name == name]:
             del self.moved[queue]
-        self.copied = [copied for copied in self.copied if name not in (copied.queue.log.name, copied.origin.log)]
+        copied, self.copied = self.copied, []
+        for each in copied:
+            if name in (each.queue.log.name, each.origin.log):
+                each.queue.unstaged(each.messages)
+            else:
+                self.copied.append(each)
