@@ -229,11 +229,11 @@ class AssignmentsInAStore(Assignments):
 
 
 _SETTINGS = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 TestAssignmentsInMemory = AssignmentsInMemory.TestCase
-TestAssignmentsInMemory.settings = settings(_SETTINGS, max_examples=60)
+TestAssignmentsInMemory.settings = settings(_SETTINGS, max_examples=150)
 TestAssignmentsOnDisk = AssignmentsOnDisk.TestCase
 TestAssignmentsOnDisk.settings = _SETTINGS
 TestAssignmentsInAStore = AssignmentsInAStore.TestCase
-TestAssignmentsInAStore.settings = settings(_SETTINGS, max_examples=8)
+TestAssignmentsInAStore.settings = _SETTINGS
