@@ -14,7 +14,7 @@ from headrace.core.follower import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_S
 from headrace.core.group import ACK, REJECT
 from headrace.errors import Corrupt, HeadraceError, NotFound, PreconditionFailed, Refused, Unavailable
 from headrace.model import Message
-from headrace.storage.api import NO_LIMIT, Log
+from headrace.storage.api import NO_LIMIT, Commit, Done, Log
 from headrace.storage.group_state import GroupState
 from tests.house import House
 from tests.stubborn import StubbornEngine
@@ -67,14 +67,15 @@ class WatchedLog(Log):
     def __init__(self, log: Log) -> None:
         self.name = log.name
         self._log = log
+        self.follow()
         self.reads: list[tuple[int, int]] = []
         """Offsets, and how many messages."""
         self.failure: HeadraceError | None = None
 
-    def __getattribute__(self, name: str) -> object:
-        if name in ("first_offset", "next_offset"):
-            return getattr(self._log, name)
-        return super().__getattribute__(name)
+    def follow(self) -> None:
+        """Be as long as the log is."""
+        self.first_offset = self._log.first_offset
+        self.next_offset = self._log.next_offset
 
     @property
     def size_bytes(self) -> int:
@@ -98,11 +99,33 @@ class WatchedLog(Log):
         return self._log.record_batches(start, stop)
 
 
-def watched(house: House, name: str = "papers") -> WatchedLog:
-    """Have a log be one that can be watched from now on."""
-    queue = house.broker.queue(name)
-    queue.log = log = WatchedLog(queue.log)
-    return log
+class WatchingEngine(StubbornEngine):
+    """An engine of such logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: dict[str, WatchedLog] = {}
+
+    def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
+        super().commit(commit, done, durable)
+        for log in self.watched.values():
+            log.follow()
+
+    def log(self, name: str) -> Log:
+        if name not in self.watched:
+            self.watched[name] = WatchedLog(super().log(name))
+        return self.watched[name]
+
+
+@pytest.fixture
+def watching() -> WatchingEngine:
+    return WatchingEngine()
+
+
+@pytest.fixture
+def watched(watching: WatchingEngine) -> House:
+    """A broker whose logs can be watched."""
+    return House(watching)
 
 
 # -- what a queue gets -----------------------------------------------------------------------------------------------
@@ -280,14 +303,16 @@ def test_what_goes_in_one_step_is_bounded_in_bytes_however_many_queues_want_it(
 
 
 def test_queues_that_are_equally_far_are_served_by_one_read_and_have_one_place(
-    house: House,
+    watched: House, watching: WatchingEngine
 ) -> None:
+    house = watched
     source(house)
     for number in range(200):
         house.broker.declare(QueueDefinition(f"q{number}", source="papers", filter=f"amount = {number % 10}"))
     house.run()
     assert places(house) == {FRONT: 0}
-    log = watched(house)
+    log = watching.watched["papers"]
+    log.reads.clear()
 
     publish(house, *range(10))
 
@@ -297,12 +322,14 @@ def test_queues_that_are_equally_far_are_served_by_one_read_and_have_one_place(
 
 
 def test_a_new_queue_catches_up_by_itself_and_then_goes_on_with_the_others(
-    house: House,
+    watched: House, watching: WatchingEngine
 ) -> None:
+    house = watched
     source(house)
     fill(house, "old")
     publish(house, *range(3000))
-    log = watched(house)
+    log = watching.watched["papers"]
+    log.reads.clear()
 
     fill(house, "new", "amount >= 2990")
 
@@ -316,11 +343,13 @@ def test_a_new_queue_catches_up_by_itself_and_then_goes_on_with_the_others(
 
 
 def test_queues_that_are_declared_one_after_the_other_meet_on_their_way(
-    house: House,
+    watched: House, watching: WatchingEngine
 ) -> None:
+    house = watched
     source(house)
     publish(house, *range(4000))
-    log = watched(house)
+    log = watching.watched["papers"]
+    log.reads.clear()
     for start in (0, 1000, 2000, 3000):
         house.broker.declare(QueueDefinition(f"from{start}", source="papers", source_from=str(start)))
     house.run()
@@ -531,10 +560,11 @@ def test_a_damaged_queue_holds_nobody_up(house: House) -> None:
     assert follower(house, "broken").position == 0
 
 
-def test_a_damaged_source_is_refused_and_the_broker_goes_on(house: House) -> None:
+def test_a_damaged_source_is_refused_and_the_broker_goes_on(watched: House, watching: WatchingEngine) -> None:
+    house = watched
     source(house)
     fill(house, "all")
-    watched(house).failure = Corrupt("a file", 1, "it is torn")
+    watching.watched["papers"].failure = Corrupt("a file", 1, "it is torn")
     publish(house, 1)
     assert house.broker.queue("papers").refusal is not None
     assert follower(house, "all").state == DAMAGED
@@ -543,10 +573,12 @@ def test_a_damaged_source_is_refused_and_the_broker_goes_on(house: House) -> Non
     assert contents(house, "other") == [2]
 
 
-def test_a_source_that_cannot_be_read_now_is_tried_again(house: House) -> None:
+def test_a_source_that_cannot_be_read_now_is_tried_again(watched: House, watching: WatchingEngine) -> None:
+    house = watched
     source(house)
     fill(house, "all")
-    log = watched(house)
+    log = watching.watched["papers"]
+    log.reads.clear()
     log.failure = Unavailable("the store is away")
     publish(house, 1, 2)
     house.advance(1)
