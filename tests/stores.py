@@ -1,6 +1,11 @@
-"""An object store for tests: moto's S3 over real HTTP on loopback, and a door in front of it that can be shut."""
+"""Object stores for tests: moto's S3 over real HTTP on loopback, behind a door that can be shut; and Google's by it.
+
+Google's XML interface is that of S3 but for the names of conditions, so the door that makes the one of the other
+translates these: to write if there is nothing, and to write over what was seen, whose generation follows from its tag.
+"""
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -21,6 +26,13 @@ print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 """
 _CONDITION = re.compile(rb"if-none-match", re.IGNORECASE)
+_GENERATION_MATCH = re.compile(rb"x-goog-if-generation-match: (\d+)", re.IGNORECASE)
+_BEARER = re.compile(rb"authorization: bearer", re.IGNORECASE)
+_HOST = re.compile(rb"\r\nhost: ", re.IGNORECASE)
+_SIGNED = (
+    b"\r\nAuthorization: AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=\r\nHost: "
+)
+_TAG = re.compile(rb"\r\netag: \"([0-9a-f]{32})\"", re.IGNORECASE)
 
 
 class Door:
@@ -61,9 +73,29 @@ class Door:
         with contextlib.suppress(OSError), source, target:
             while data := source.recv(1 << 16):
                 self._open.wait()
-                if asks and self._forgetful:
-                    data = _CONDITION.sub(b"x-none-match", data)
-                target.sendall(data)
+                target.sendall(self._altered(data, asks))
+
+    def _altered(self, data: bytes, asks: bool) -> bytes:
+        return _CONDITION.sub(b"x-none-match", data) if asks and self._forgetful else data
+
+
+class GoogleDoor(Door):
+    """Makes Google's store of S3. Forgetful, it translates no conditions, and S3 does not know them."""
+
+    def _altered(self, data: bytes, asks: bool) -> bytes:
+        if not asks:
+            return _TAG.sub(_with_generation, data)
+        data = _HOST.sub(_SIGNED, _BEARER.sub(b"x-bearer:", data))
+        return data if self._forgetful else _GENERATION_MATCH.sub(_as_tag, data)
+
+
+def _as_tag(found: re.Match[bytes]) -> bytes:
+    generation = int(found[1])
+    return b'If-Match: "%032x"' % generation if generation else b"If-None-Match: *"
+
+
+def _with_generation(found: re.Match[bytes]) -> bytes:
+    return b"%s\r\nx-goog-generation: %d" % (found[0], int(found[1], 16))
 
 
 class S3:
@@ -101,6 +133,30 @@ def environment_of(port: int) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "test",
         "AWS_REGION": "us-east-1",
     }
+
+
+class Google:
+    """A bucket of Google's store, as moto's S3 makes it."""
+
+    def __init__(self, port: int, forgetful: bool = False) -> None:
+        self._door = GoogleDoor(port, forgetful)
+        self.bucket = f"bucket{uuid.uuid4().hex[:12]}"  # moto does not decode names, of which other signs are encoded
+        requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
+        self.url = f"gs://{self.bucket}/some/prefix"
+        self.close = self._door.close
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to find it."""
+        address = f"http://127.0.0.1:{self._door.port}"
+        key = {
+            "gcs_base_url": address,
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
+        return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key), "GOOGLE_ALLOW_HTTP": "true"}
 
 
 @contextlib.contextmanager

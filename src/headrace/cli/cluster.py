@@ -105,9 +105,11 @@ def _read(store: str) -> dict[str, Any]:
     except ImportError as error:
         fail(f"--store needs obstore ({error}): pip install 'headrace[objects]'", EXIT_PROBLEMS)
     try:
-        found = groups_to_json(read_groups(Records(store, MAIN, _STORE_MS), SystemClock()))
-        return {"groups": list(found.values())}
+        found = groups_to_json(read_groups(Records(store, MAIN, _STORE_MS, create=False), SystemClock()))
     except Unavailable as error:
         fail(str(error), EXIT_UNAVAILABLE)
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)
+    if not found:
+        fail(f"there is no store at {store}: no broker was ever started over it", EXIT_PROBLEMS)
+    return {"groups": list(found.values())}

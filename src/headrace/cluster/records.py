@@ -25,8 +25,11 @@ class Records:
     All of them raise Unavailable when the store does not answer, or not as it should.
     """
 
-    def __init__(self, url: str, group: str, timeout_ms: int) -> None:
-        """Raises Refused when the URL cannot be one of a store that nodes share."""
+    def __init__(self, url: str, group: str, timeout_ms: int, create: bool = True) -> None:
+        """A directory that is not there is made, unless it is only to be read.
+
+        Raises Refused when the URL cannot be one of a store that nodes share.
+        """
         scheme = urlsplit(url).scheme
         if scheme == "memory":
             raise Refused(f"the nodes of a cluster share a store, and {url} is this process's alone; use another")
@@ -35,7 +38,7 @@ class Records:
         self.url = url.rstrip("/")
         self._enter(group)
         with self._translated("opening"):
-            self._store = open_bucket(self.url, timeout_ms, create=True)
+            self._store = open_bucket(self.url, timeout_ms, create)
 
     def _enter(self, group: str) -> None:
         self.group = group
@@ -105,7 +108,7 @@ class Records:
         self.delete(name)
         if not first or second:
             raise Unavailable(
-                f"the store {self.url} does not honour conditional writes (If-None-Match), so nothing would "
+                f"the store {self.url} does not honour conditional writes (if there is nothing yet), so nothing would "
                 f"keep two nodes from owning it at once; use a store that does"
             )
 

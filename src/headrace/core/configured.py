@@ -178,6 +178,10 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
             raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
     if read["source_from"] and not read["source"]:
         raise Fault(("source_from",), where, "'source_from' says where to begin in 'source', which is missing")
+    group = read["replication"]["group"]
+    if group and not read["replication"]["enabled"]:
+        what = f"'replication.group' names {group!r}, and counts only with 'replication.enabled: true'"
+        raise Fault(("replication", "group"), where, f"{what}; say both, or neither")
     return QueueDefinition(
         name,
         kind,

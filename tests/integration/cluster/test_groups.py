@@ -1,5 +1,6 @@
 """Several replication groups in one store: each has its owner and its queues, and what befalls one is its own."""
 
+import contextlib
 import http.client
 import json
 import threading
@@ -13,12 +14,19 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 from typer.testing import CliRunner
 
+from headrace.cli.client import EXIT_UNAVAILABLE
 from headrace.cli.cluster import app
-from headrace.cluster.status import FOLLOWER
+from headrace.clock import SystemClock
+from headrace.cluster.lease import EXPIRY, Lease, Presence, Takeover, epoch_name, lease_name, node_name
+from headrace.cluster.node import Node
+from headrace.cluster.records import Records
+from headrace.cluster.status import FOLLOWER, OWNER
+from headrace.exits import EXIT_PROBLEMS
 from headrace.storage.objects.engine import ObjectEngine
 from tests.clusters import Cluster, ClusterNode
 from tests.publishers import PERSISTENT, PikaPublisher, check
 from tests.servers import Server, drain
+from tests.stores import S3, moto
 from tests.waiting import eventually
 
 HOT = "hot"
@@ -101,6 +109,34 @@ def test_brokers_of_two_groups_share_a_store_and_each_has_its_queues(tmp_path: P
         ("hot", "", "none"),
         ("main", "", "none"),
     ]
+
+
+def test_the_groups_of_a_bucket_are_seen_without_any_broker() -> None:
+    now_us = SystemClock().now_us()
+    node = Node("a", "127.0.0.1:1", "1", now_us)
+    with moto() as port, contextlib.closing(S3(port)) as s3, s3.here():
+        ObjectEngine(s3.url).close()
+        hot = Records(s3.url, HOT, 10_000)
+        hot.create(lease_name(1), Lease(1, 3, node, 3_600_000, now_us).encode())
+        hot.create(node_name("a"), Presence(node, now_us, 3_600_000).encode())
+        hot.create(epoch_name(3), Takeover(3, node, now_us, EXPIRY).encode())
+        answered = CliRunner().invoke(app, ["status", "--store", s3.url, "--json"])
+        shown = CliRunner().invoke(app, ["status", "--store", s3.url])
+        elsewhere = CliRunner().invoke(app, ["status", "--store", f"s3://{s3.bucket}/elsewhere"])
+
+    found = json.loads(answered.stdout)["groups"]
+    assert [(each["group"], each["owner"], each["epoch"]) for each in found] == [(HOT, "a", 3), ("main", "", 0)]
+    assert [each["role"] for each in found[0]["nodes"]] == [OWNER]
+    assert [each["epoch"] for each in found[0]["takeovers"]] == [3]
+    assert (shown.exit_code, "no nodes" in shown.stdout) == (0, True)
+    assert (elsewhere.exit_code, "there is no store at s3://" in elsewhere.stderr) == (EXIT_PROBLEMS, True)
+
+
+def test_a_look_at_a_store_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    answered = CliRunner().invoke(app, ["status", "--store", f"file://{tmp_path}/missing"])
+
+    assert (answered.exit_code, f"{tmp_path}/missing" in answered.stderr) == (EXIT_UNAVAILABLE, True)
+    assert not (tmp_path / "missing").exists()
 
 
 # -- nodes for each group ----------------------------------------------------------------------------------------------

@@ -222,15 +222,15 @@ def test_queues_of_the_file_know_their_group_and_may_have_the_same_name_in_sever
         "- {name: a}\n"
         "- {name: b, replication: {enabled: true, group: default}}\n"
         "- {name: a, replication: {enabled: true, group: hot}}\n"
-        "- {name: c, replication: {group: hot}}\n"
     ).queues
 
     assert [(each.definition.name, each.group) for each in wanted_queues(entries)] == [
         ("a", "main"),
         ("b", "main"),
         ("a", "hot"),
-        ("c", "main"),
     ]
+    unsaid = "queues:\n- name: c\n  replication: {group: hot}\n"
+    assert "'replication.group' names 'hot', and counts only with 'replication.enabled: true'" in _refusal(unsaid)
     twice = "queues:\n- {name: a}\n- {name: a, replication: {enabled: true, group: main}}\n"
     assert "broker.yaml:3: the queue 'a' is there twice" in _refusal(twice)
 

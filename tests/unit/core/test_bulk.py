@@ -9,7 +9,7 @@ from headrace.core.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDef
 from headrace.core.exchange import Exchange
 from headrace.core.ledger import ONCE
 from headrace.core.properties import Properties
-from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
+from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.block import encode_block
@@ -179,7 +179,7 @@ def test_limits_are_kept_by_refusing_all_or_by_dropping_the_oldest() -> None:
 
     with pytest.raises(Refused, match="no room for 4 messages"):
         house.broker.bulk().add(TO_QUEUE, "strict", rows(house, *"abcd"))
-    with pytest.raises(PreconditionFailed, match="4 bytes is too large for queue 'narrow'"):
+    with pytest.raises(TooLarge, match="4 bytes is too large for queue 'narrow'"):
         house.broker.bulk().add(TO_QUEUE, "narrow", rows(house, "abcd"))
     bulk = house.broker.bulk()
     bulk.add(TO_QUEUE, "sliding", rows(house, *"abcde"))

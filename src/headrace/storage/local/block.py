@@ -31,7 +31,6 @@ import struct
 import zlib
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
@@ -290,12 +289,16 @@ def encode_block(base: int, messages: Sequence[Message]) -> Block:
         raise Refused(f"messages cannot be stored: {error}") from error
 
 
+_FEW: Final = 16
+"""From so many numbers on struct is quicker than an array: 10 ns each with a thousand, instead of 28."""
+
+
 def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     # One pass per column: 0.37 us a message at 100 per block, against 0.76 us for a record at a time.
     payloads = [message.payload for message in messages]
-    payload_at = array("i", list(accumulate(map(len, payloads), initial=0)))
+    payload_at = _bounds(payloads)
     times = [message.timestamp_us for message in messages]
-    parts: list[bytes] = [array("q", times).tobytes()]
+    parts: list[bytes] = [_packed("q", times)]
     columns = 0
 
     # Most messages have none of these: one look instead of three saves 50 ns a message.
@@ -308,15 +311,15 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
         columns |= SOURCE_INDEX
         for position, source in enumerate(table):
             table[source] = position
-        _pad(parts, array("i", [table[source] for source in sources]).tobytes())
+        _pad(parts, _packed("i", [table[source] for source in sources]))
     properties = [message.properties for message in messages]
     properties_bytes = 0
     if any(properties):
         columns |= PROPERTIES
-        properties_at = array("i", list(accumulate(map(len, properties), initial=0)))
+        properties_at = _bounds(properties)
         properties_bytes = properties_at[-1]
-        _pad(parts, properties_at.tobytes())
-    _pad(parts, payload_at.tobytes())
+        _pad(parts, _packed("i", properties_at))
+    _pad(parts, _packed("i", payload_at))
     if not is_plain and any(message.priority for message in messages):
         columns |= PRIORITY
         _pad(parts, bytes([message.priority for message in messages]))
@@ -335,6 +338,23 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     block = _sealed(fields, body)
     block.know_sources(list(table))
     return block
+
+
+def _bounds(texts: list[bytes]) -> list[int]:
+    """Where each of these begins when they stand one behind the other, and where the last one ends."""
+    at = 0
+    bounds = [at]
+    for text in texts:
+        at += len(text)
+        bounds.append(at)
+    return bounds
+
+
+def _packed(kind: str, numbers: list[int]) -> bytes:
+    """Numbers as a column. Raises struct.error or OverflowError."""
+    if len(numbers) < _FEW:
+        return array(kind, numbers).tobytes()
+    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
 
 
 @final

@@ -109,7 +109,7 @@ class SpanReader:
 
 
 def _used_again(path: str, position: int) -> Unavailable:
-    return Unavailable(f"{path} was used again: what stood at byte {position} is in segments now")
+    return Unavailable(f"{path} was used again: what stood at byte {position} is elsewhere now")
 
 
 def _rows_of(record: Record, log_id: int) -> Iterator[Rows]:

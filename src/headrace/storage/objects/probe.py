@@ -34,6 +34,6 @@ def prove_fencing(url: str, clock: Clock, timeout_ms: int) -> None:
         first.close()
         remove(location, name, clock, timeout_ms)
     raise Unavailable(
-        f"the store {location.url} does not honour conditional writes (If-None-Match), so nothing would "
+        f"the store {location.url} does not honour conditional writes (if there is nothing yet), so nothing would "
         f"keep two brokers from writing to it at once; use a store that does"
     )

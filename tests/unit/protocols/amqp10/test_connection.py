@@ -51,6 +51,17 @@ def test_who_may_not_write_hears_so_for_each_message() -> None:
     assert office.house.broker.queue("q").messages == 0
 
 
+def test_a_message_that_is_too_large_for_its_queue_is_rejected_by_the_name_the_specification_has_for_it() -> None:
+    office = Office()
+    office.house.broker.declare(QueueDefinition("narrow", max_message_bytes=10))
+
+    (told,) = only(Disposition, office.connect().say(sender("s", "narrow"), transfer(0, body("x" * 100))))
+
+    assert isinstance(told.state, Rejected)
+    assert told.state.error is not None
+    assert told.state.error.condition == "amqp:link:message-size-exceeded"
+
+
 def test_who_may_not_configure_gets_no_queue_made() -> None:
     office = Office()
     _permit(office, "", ".*", ".*")
