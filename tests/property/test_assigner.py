@@ -7,6 +7,7 @@ and in order, as far as it has got; when everything came to rest, it has all of 
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,12 @@ SOURCES = ("papers", "letters", "copies")
 """The last is filled from the first."""
 NAMES = ("q0", "q1", "q2", "q3", "q4")
 LIMIT = 5
-FILTERS = {"": lambda n: True, "n > 50": lambda n: n > 50, "n / 2 < 20": lambda n: n < 40, "n = 7": lambda n: n == 7}
+FILTERS: dict[str, Callable[[int], bool]] = {
+    "": lambda n: True,
+    "n > 50": lambda n: n > 50,
+    "n / 2 < 20": lambda n: n < 40,
+    "n = 7": lambda n: n == 7,
+}
 
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=12)
 

@@ -414,7 +414,7 @@ def test_a_full_queue_is_waited_for_while_the_others_go_on(world: World) -> None
 @pytest.mark.parametrize("limit", [{"max_length": 3}, {"max_length_bytes": 3}])
 def test_room_that_a_purge_or_new_limits_make_is_used(house: House, limit: dict[str, int]) -> None:
     source(house)
-    fill(house, "few", overflow=REJECT_PUBLISH, **limit)
+    fill(house, "few", "", overflow=REJECT_PUBLISH, **limit)
     publish(house, *range(8))
     assert contents(house, "few") == [0, 1, 2]
 
