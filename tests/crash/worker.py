@@ -19,11 +19,11 @@ from pathlib import Path
 
 from headrace.clock import SystemClock
 from headrace.core.broker import Broker
+from headrace.core.confirms import Confirm
 from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, NACK, REJECT
 from headrace.core.transaction import Publish
-from headrace.core.turn import Confirm
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.local.engine import LocalEngine

@@ -17,7 +17,11 @@ from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 
 SMALL = LocalSettings(
-    journal_file_bytes=256 << 10, checkpoint_bytes=512 << 10, tail_bytes=128 << 10, segment_bytes=256 << 10
+    journal_file_bytes=256 << 10,
+    checkpoint_bytes=512 << 10,
+    tail_bytes=128 << 10,
+    segment_bytes=256 << 10,
+    own_files=2,
 )
 SMALL_STORE = ObjectSettings(flush_interval_ms=1, tail_bytes=128 << 10, cache_bytes=64 << 10)
 LOGS = 5

@@ -27,7 +27,7 @@ from headrace.storage.group_state import (
 from headrace.storage.local.block import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, encode_checkpoint
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import encode_pending, encode_progress
+from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state
 from headrace.storage.local.journal import Position, encode_header
 from headrace.storage.local.record import (
     Run,
@@ -36,10 +36,11 @@ from headrace.storage.local.record import (
     encode_put,
     encode_record,
     encode_step,
-    encode_truncate,
+    encode_truncations,
 )
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
+from headrace.storage.local.tails import Tail, encode_tails
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "formats"
@@ -68,7 +69,7 @@ BLOCK_RUNS: list[Run] = [(1, 2, PLAIN_BASE), (2, 1, 7)]
 OPERATIONS = [
     encode_create_log(1, "orders"),
     encode_drop_log(1),
-    encode_truncate(1, 40),
+    encode_truncations([(1, 40)]),
     encode_step(Transition(CREATED, "orders", "billing", 40, mode=WORK, filter="orders/#"), 1, 2),
     encode_step(Transition(DELETED, "orders", "billing"), 1, 2),
     encode_step(Transition(CLAIMED, "orders", "billing", 41, 43, START_US, "c1"), 1, 2),
@@ -111,6 +112,22 @@ def checkpoint() -> Checkpoint:
     found.logs = [orders]
     found.tables = {QUEUES: (0, 120), RETAINED: (1, 36)}
     return found
+
+
+def shared_checkpoint() -> Checkpoint:
+    """One that names small tails in one file, and a table of groups."""
+    found = checkpoint()
+    found.tables["groups"] = (1, 148)
+    found.tails = (5, 240)
+    return found
+
+
+def tails() -> list[Tail]:
+    return [Tail(1, PLAIN_BASE, PLAIN_MESSAGES, 500), Tail(2, 7, PLAIN_MESSAGES[:1], 300)]
+
+
+def _tails() -> bytes:
+    return b"".join([buffer for buffers in encode_tails(tails(), GROUP_SEQ) for buffer in buffers])
 
 
 def _block(base: int, messages: list[Message]) -> bytes:
@@ -171,6 +188,9 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "definitions-v1": lambda directory: definitions().write(directory, 9).data,
     "table-v1": _table,
     "checkpoint-v1": lambda _: encode_checkpoint(checkpoint()),
+    "checkpoint-v2": lambda _: encode_checkpoint(shared_checkpoint()),
+    "tails-v1": lambda _: _tails(),
+    "group-v1": lambda _: encode_state(group()),
 }
 """What the code writes for each golden file, given a directory to work in."""
 

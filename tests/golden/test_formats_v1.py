@@ -1,4 +1,4 @@
-"""The bytes of format 1, for good: what the code writes, what it reads, and what docs/formats/ shows are the same."""
+"""The bytes of every format, for good: what the code writes and reads, and what docs/formats/ shows, are the same."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
 from headrace.storage.local.checkpoint import decode_checkpoint
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import decode_pending, decode_progress
+from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state
 from headrace.storage.local.journal_reader import read_files
 from headrace.storage.local.record import decode_operations, decode_record
 from headrace.storage.local.segment import load_indexes, scan_segment
 from headrace.storage.local.tables import decode_definitions, decode_table
+from headrace.storage.local.tails import decode_tails
 from tests.golden import samples
 from tests.golden.samples import WRITTEN, documented, golden
 from tests.workbench import all_values
@@ -146,3 +147,29 @@ def test_a_golden_checkpoint_is_read() -> None:
     assert (log.id, log.name, log.first, log.next) == (1, "orders", 40, 50)
     assert (log.segment, log.segment_length, log.stored_bytes, log.groups) == (41, 4096, 8160, [(2, "billing")])
     assert found.tables == {QUEUES: (0, 120), RETAINED: (1, 36)}
+
+
+def test_a_golden_checkpoint_with_shared_files_is_read() -> None:
+    found = decode_checkpoint(golden("checkpoint-v2"), Path("checkpoint.json"))
+
+    assert found.tails == (5, len(golden("tails-v1")))
+    assert found.tables == {QUEUES: (0, 120), RETAINED: (1, 36), "groups": (1, 8 + 12 + 4 + len(golden("group-v1")))}
+
+
+def test_a_golden_file_of_small_tails_is_read() -> None:
+    data = golden("tails-v1")
+
+    ((at, record),) = decode_tails(data, len(data), Path("5.tails"))
+
+    assert (at, record.seq, record.runs) == (0, samples.GROUP_SEQ, [(1, 2, samples.PLAIN_BASE), (2, 1, 7)])
+    rows = all_values([*samples.PLAIN_MESSAGES, samples.PLAIN_MESSAGES[0]])
+    assert all_values(record.blocks[0].messages(0, 3)) == rows
+
+
+def test_a_golden_state_in_the_table_of_groups_is_read() -> None:
+    state = decode_state(golden("group-v1"), Path("groups.1.kv"), samples.GROUP_ID, "billing")
+
+    expected = samples.group()
+    assert (state.name, state.mode, state.filter) == (expected.name, expected.mode, expected.filter)
+    assert (state.cursor, state.committed, list(state.settled)) == (50, 40, [(42, 45), (47, 48)])
+    assert state.pending == expected.pending

@@ -44,10 +44,14 @@ def _patch_table(path: Path) -> None:
     path.write_bytes(data)
 
 
-def _patch_json(path: Path) -> None:
+def _patch_json(path: Path, version: int = 2) -> None:
     values = json.loads(path.read_bytes())
     del values["crc32"]
-    path.write_bytes(encode_json({**values, "format": 2}))
+    path.write_bytes(encode_json({**values, "format": version}))
+
+
+def _patch_checkpoint(path: Path) -> None:
+    _patch_json(path, 3)
 
 
 def _patch_block(path: Path) -> None:
@@ -68,6 +72,11 @@ def _first_record(root: Path) -> tuple[Path, int]:
 def _patch_record(root: Path, version_at: Callable[[int], int]) -> Path:
     """The first record behind the checkpoint; `version_at` is told where its block starts, counted from the record."""
     path, at = _first_record(root)
+    _patch_record_at(path, at, version_at)
+    return path
+
+
+def _patch_record_at(path: Path, at: int, version_at: Callable[[int], int]) -> None:
     data = bytearray(path.read_bytes())
     record = decode_record(bytes(data), at)
     assert record is not None
@@ -77,7 +86,6 @@ def _patch_record(root: Path, version_at: Callable[[int], int]) -> Path:
     _reseal(data, at + block_at + 4, at + record.length)
     _reseal(data, at + 4, at + block_at + 64)
     path.write_bytes(data)
-    return path
 
 
 def _refusal_on_opening(root: Path) -> str:
@@ -128,10 +136,23 @@ def test_a_block_in_the_journal(root: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_record_of_small_tails(tmp_path: Path) -> None:
+    root = shutil.copytree(HERE / "directory-v2", tmp_path / "data")
+    path = root / "journal/1.tails"
+    _patch_record_at(path, 0, lambda _: 24)
+    before = path.read_bytes()
+
+    refusal = _refusal_on_opening(root)
+
+    assert str(path) in refusal
+    assert "record version 3 is not known to this release" in refusal
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("file", "patch", "version"),
     [
-        ("journal/checkpoint.json", _patch_json, "format 2"),
+        ("journal/checkpoint.json", _patch_checkpoint, "format 3"),
         ("config/queues.json", _patch_json, "format 2"),
         ("state/retained.1.kv", _patch_table, "table version 2"),
     ],

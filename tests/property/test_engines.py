@@ -4,6 +4,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ SMALL = LocalSettings(
     segment_bytes=16 << 10,
     cache_bytes=8 << 10,
 )
+SHARING = replace(SMALL, own_files=0)
+"""The same; small tails and the states of groups are together in one file each, however few they are."""
 LOGS = ("orders", "Ünï/cødé#@+", "q." * 127)
 GROUPS = ("workers", "workers@#")
 SOURCES = (Source("orders/eu"), Source("orders/us", "amq.topic", "client-1", "amqp091", 1))
@@ -45,7 +48,8 @@ class Engines(RuleBasedStateMachine):
         self.generation = 0
         self.model = MemoryEngine()
         self.disk = LosingDisk()
-        self.local = LocalEngine(self.home / "0", settings=SMALL, disk=self.disk)
+        self.openings = 0
+        self.local = self.open_local(self.home / "0")
         self.number = 0
         self.count = 0
         self.confirmed = 0
@@ -58,6 +62,11 @@ class Engines(RuleBasedStateMachine):
         self.history = [contents(self.model)]
         """What the model held after each commit, beginning with one that must survive anything."""
         self.errors: list[HeadraceError | None] = []
+
+    def open_local(self, root: Path) -> LocalEngine:
+        """Every second time with files that many share: each way has to go on from what the other left."""
+        self.openings += 1
+        return LocalEngine(root, settings=SHARING if self.openings % 2 else SMALL, disk=self.disk)
 
     def teardown(self) -> None:
         if hasattr(self, "local"):
@@ -233,7 +242,7 @@ class Engines(RuleBasedStateMachine):
         self.local.close()
         self.safe = self.confirmed
         self.settled()
-        self.local = LocalEngine(self.home / str(self.generation), settings=SMALL, disk=self.disk)
+        self.local = self.open_local(self.home / str(self.generation))
         assert contents(self.local) == self.history[-1]
 
     @rule()
@@ -257,7 +266,7 @@ class Engines(RuleBasedStateMachine):
         shutil.rmtree(self.home / str(self.generation))
         self.generation += 1
         self.disk = LosingDisk()
-        self.local = LocalEngine(target, settings=SMALL, disk=self.disk)
+        self.local = self.open_local(target)
         found = contents(self.local)
         matching = [at for at in range(promised, len(history)) if history[at] == found]
         assert matching, "what came back is not what any prefix of the commits left"

@@ -16,7 +16,14 @@ from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block, encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, decode_checkpoint, encode_checkpoint
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import decode_pending, decode_progress, encode_pending, encode_progress
+from headrace.storage.local.group_files import (
+    decode_pending,
+    decode_progress,
+    decode_state,
+    encode_pending,
+    encode_progress,
+    encode_state,
+)
 from headrace.storage.local.journal import Position
 from headrace.storage.local.record import (
     Run,
@@ -29,6 +36,7 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import Segment, load_indexes, scan_segment, segment_path, write_indexes
 from headrace.storage.local.segment import encode_segment_header as encode_header
 from headrace.storage.local.tables import Table, decode_definitions, decode_table
+from headrace.storage.local.tails import Tail, decode_tails, encode_tails
 from tests.contents import members
 from tests.workbench import all_values
 
@@ -81,7 +89,8 @@ def checkpoints(draw: st.DrawFn) -> Checkpoint:
         log.segment, log.segment_length, log.stored_bytes = draw(st.integers(-1, 1 << 62)), draw(u63), draw(u63)
         log.groups = draw(st.lists(st.tuples(u32, text), max_size=2))
         found.logs.append(log)
-    found.tables = draw(st.dictionaries(text, st.tuples(u32, u63), max_size=3))
+    found.tables = draw(st.dictionaries(text | st.just("groups"), st.tuples(u32, u63), max_size=3))
+    found.tails = draw(st.just((0, 0)) | st.tuples(u32, u63))
     return found
 
 
@@ -125,6 +134,10 @@ def _read_pending(data: bytes) -> object:
     return decode_pending(data, PATH, 2)
 
 
+def _tails_bytes(tails: list[Tail]) -> bytes:
+    return b"".join([buffer for buffers in encode_tails(tails, 7) for buffer in buffers])
+
+
 def _table_bytes(values: dict[bytes, bytes], gone: list[bytes]) -> bytes:
     table = Table(RETAINED)
     for key, value in values.items():
@@ -149,13 +162,14 @@ def _read_definitions(data: bytes) -> object:
 
 def _read_checkpoint(data: bytes) -> object:
     found = decode_checkpoint(data, PATH)
-    return vars_of(found.position), found.next_id, [vars_of(log) for log in found.logs], found.tables
+    return vars_of(found.position), found.next_id, [vars_of(log) for log in found.logs], found.tables, found.tails
 
 
 def _read_table_of(length: int) -> Callable[[bytes], object]:
     return lambda data: decode_table(RETAINED, 1, data, length, PATH).values
 
 
+tails = st.lists(st.builds(Tail, u32, st.integers(0, 1 << 62), messages, st.integers(0, 1 << 20)), max_size=4)
 operations = st.one_of(
     st.builds(encode_create_log, u32, text),
     st.builds(encode_put, text, st.binary(max_size=5), st.binary(max_size=5) | st.none()),
@@ -169,6 +183,7 @@ record_bytes = st.builds(
 )
 progress_bytes = st.builds(encode_progress, text, st.just(2), groups(), u63)
 pending_bytes = st.builds(encode_pending, st.just(2), groups(), u63)
+tails_bytes = tails.map(_tails_bytes)
 table_bytes = st.builds(_table_bytes, tables, st.lists(st.binary(max_size=9), min_size=1, max_size=3))
 definition_bytes = definitions.map(_definition_bytes)
 checkpoint_bytes = checkpoints().map(encode_checkpoint)
@@ -230,6 +245,47 @@ def test_any_group_comes_out_of_its_files_as_it_went_in(state: GroupState, seq: 
     assert entries == state.pending
 
 
+@given(groups())
+def test_any_group_comes_out_of_the_table_of_groups_as_it_went_in(state: GroupState) -> None:
+    found = decode_state(encode_state(state), PATH, 2, state.name)
+
+    assert (found.name, found.mode, found.filter) == (state.name, state.mode, state.filter)
+    assert (found.cursor, found.committed, list(found.settled)) == (state.cursor, state.committed, list(state.settled))
+    assert found.pending == state.pending
+
+
+@given(groups().map(encode_state), st.data())
+def test_any_bytes_as_the_state_of_a_group_are_a_state_or_are_refused(value: bytes, data: st.DataObject) -> None:
+    cut = value[: data.draw(st.integers(0, len(value)))]
+    longer = cut + data.draw(st.binary(max_size=60))
+
+    for harmed in (cut, longer, data.draw(st.binary(max_size=120)), b"\x01" + data.draw(st.binary(max_size=120))):
+        _outcome(lambda found: decode_state(found, PATH, 2, "group"), harmed)
+
+
+@given(tails)
+def test_any_tails_come_out_as_they_went_in(given_tails: list[Tail]) -> None:
+    data = _tails_bytes(given_tails)
+
+    found = [
+        (log_id, base, all_values(block.messages(row, row + count)))
+        for _, record in decode_tails(data, len(data), PATH)
+        for log_id, count, base, block, row in record.appends()
+    ]
+
+    assert found == [(tail.log_id, tail.base, all_values(tail.messages)) for tail in given_tails]
+
+
+@given(tails_bytes.filter(bool), st.data())
+def test_any_harm_to_tails_is_refused(data: bytes, choose: st.DataObject) -> None:
+    length = len(data)
+    flipped = _flip(data, choose.draw(st.integers(0, length * 8 - 1)))
+    cut = data[: choose.draw(st.integers(0, length - 1))]
+
+    assert _outcome(lambda found: list(decode_tails(found, length, PATH)), flipped) is None
+    assert _outcome(lambda found: list(decode_tails(found, length, PATH)), cut) is None
+
+
 @given(tables, st.lists(st.binary(max_size=9), min_size=1, max_size=3))
 def test_any_table_comes_out_without_what_was_deleted(values: dict[bytes, bytes], gone: list[bytes]) -> None:
     data = _table_bytes(values, gone)
@@ -244,6 +300,7 @@ def test_any_checkpoint_comes_out_as_it_went_in(given_checkpoint: Checkpoint) ->
     assert vars_of(found.position) == vars_of(given_checkpoint.position)
     assert [vars_of(log) for log in found.logs] == [vars_of(log) for log in given_checkpoint.logs]
     assert (found.next_id, found.tables) == (given_checkpoint.next_id, given_checkpoint.tables)
+    assert found.tails == given_checkpoint.tails
 
 
 # -- harm ----------------------------------------------------------------------------------------------------------

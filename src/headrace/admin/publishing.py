@@ -14,11 +14,11 @@ from starlette.routing import BaseRoute
 from headrace.admin.pages import Call, Pages
 from headrace.admin.problems import BadRequest
 from headrace.admin.site import ANYBODY
+from headrace.core.confirms import Confirm
 from headrace.core.properties import NativeCodec, Properties
 from headrace.core.publisher import Publisher
 from headrace.core.subscription import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.topology import DEFAULT_HOST
-from headrace.core.turn import Confirm
 from headrace.errors import AccessRefused, NotFound
 from headrace.model import NATIVE
 from headrace.net.outcome import outcome

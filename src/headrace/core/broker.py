@@ -15,6 +15,7 @@ from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
 from headrace.core.browser import Browser, Show
 from headrace.core.bulk import Bulk
 from headrace.core.claims import Claims
+from headrace.core.confirms import Confirm, ConfirmAll
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
@@ -41,7 +42,6 @@ from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish, Transaction
-from headrace.core.turn import Confirm, ConfirmAll
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
 from headrace.model import Message, Source
@@ -85,8 +85,8 @@ class Broker:
         self.ledger = Ledger(engine, host)
         self.kept = Kept(engine, host, self._line)
         self.claims = Claims(self._line, self._queues, clock)
-        self.on_dissolved: list[Callable[[], None]] = []
-        """Called when the virtual host is deleted: connections to it must end."""
+        self.on_dissolved: dict[object, Callable[[], None]] = {}
+        """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,8 @@ class Broker:
     ) -> int:
         """The same for one message or many that differ in nothing but their payloads; one call may confirm several.
 
-        All go to the same queues, so that is decided once, and limits are looked at where there are any.
+        All go to the same queues, so that is decided once, and limits are looked at where there are any. The list is
+        the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once.
         """
         source = messages[0].source
         queues = self._route(messages[0], headers, extra_keys)
@@ -135,26 +136,24 @@ class Broker:
     def _stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
         """Whether all queues take all messages without a look at each; nothing is done where they do not."""
         _check_storable(messages[0])
-        sizes = [len(message.payload) for message in messages]
-        largest = max(sizes)
+        largest = size_bytes = 0
+        for message in messages:
+            size = len(message.payload)
+            size_bytes += size
+            largest = max(largest, size)
         for queue in queues:
             if not queue.takes_all(largest):
                 return False
-        size_bytes = sum(sizes)
         line = self._line
         turn = line.open()
         is_synced = False
         for queue in queues:
             is_synced = is_synced or queue.is_synced
-            turn.publish_all(queue, messages, size_bytes)
+            turn.publish_all(queue, messages if len(queues) == 1 else list(messages), size_bytes)
+            if queue.ack_timeout_us and confirm is not None:
+                turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
         if confirm is not None:
-            for queue in queues:
-                if queue.ack_timeout_us:
-                    turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
-            count, tell = len(messages), confirm
-            turn.confirms.append(lambda error: tell(count, error))
-            if not is_synced:
-                turn.unsynced += 1
+            turn.confirms.add_all(confirm, len(messages), is_synced)
         if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
             line.look()
         return True
@@ -231,9 +230,7 @@ class Broker:
             is_synced = is_synced or sent.is_stored
             refusal = refusal or sent.refusal
         if confirm is not None:
-            turn.confirms.append(confirm if refusal is None else _with(confirm, refusal))
-            if not is_synced:
-                turn.unsynced += 1
+            turn.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
         if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
             line.look()
         return meant
@@ -698,7 +695,7 @@ class Broker:
 
         Whoever calls may add to that commit, and then calls `end`.
         """
-        for tell in list(self.on_dissolved):
+        for tell in list(self.on_dissolved.values()):
             tell()
         commit = self._line.open().durable
         self._queues.drop_all()
@@ -715,7 +712,7 @@ class Broker:
         takes; `confirm` hears of the first attempt."""
         turn = self._line.open()
         turn.is_barrier = True
-        turn.confirms.append(confirm)
+        turn.confirms.add(confirm)
         self._line.end(ended)
 
     # -- turns and flow ----------------------------------------------------------------------------------------------
@@ -731,15 +728,15 @@ class Broker:
         return self._line.retry_at_us > 0
 
     @property
-    def on_flow(self) -> list[Callable[[bool], None]]:
-        """Called with True when publishers must slow down, and with False when they may go on."""
+    def on_flow(self) -> dict[object, Callable[[bool], None]]:
+        """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
         return self._flow.listeners
 
     def when_safe(self, confirm: Confirm) -> None:
         """Have `confirm` called once everything that was called so far would survive a crash, or did not come to."""
         turn = self._line.open()
         turn.is_barrier = True
-        turn.confirms.append(confirm)
+        turn.confirms.add(confirm)
 
     def when_kept(self, confirm: Confirm) -> bool:
         """Have `confirm` called once all that was declared, bound, deleted or purged would survive a crash, or did not
@@ -753,8 +750,7 @@ class Broker:
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""
         turn = self._line.open()
-        turn.confirms.append(confirm)
-        turn.unsynced += 1
+        turn.confirms.add(confirm, is_awaited=False)
 
     def at_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of this turn, before what is ready is delivered."""

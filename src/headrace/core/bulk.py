@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from headrace.core.address import is_address
+from headrace.core.confirms import Confirm
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line
 from headrace.core.properties import Codecs
@@ -19,7 +20,7 @@ from headrace.core.routes import Route
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic
 from headrace.core.topology import Topology, topic_of
-from headrace.core.turn import Confirm, Turn
+from headrace.core.turn import Turn
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded

@@ -158,6 +158,18 @@ class Consumer:
         if self.shared is not None:
             self.shared.used += count
 
+    def take_run(self, start: int, stop: int) -> None:
+        """The same for neighbours, of one who settles what it gets."""
+        count = stop - start
+        self.allowance -= count
+        if count == 1:
+            self.held.add(start)
+        else:
+            self.held.update(range(start, stop))
+        self.credit.used += count
+        if self.shared is not None:
+            self.shared.used += count
+
     def release(self, offset: int) -> None:
         if offset not in self.held:
             return
@@ -259,6 +271,11 @@ class Turns:
         if not consumer.in_turn and consumer.selector is None:
             consumer.in_turn = True
             self._rings[consumer.priority].append(consumer)
+
+    @property
+    def only(self) -> Consumer | None:
+        """The one consumer, where there is no other."""
+        return self._consumers[0] if len(self._consumers) == 1 else None
 
     @property
     def active(self) -> Consumer | None:

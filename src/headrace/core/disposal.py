@@ -100,5 +100,4 @@ class Disposal:
         self.truncated = before
         turn.commit_for(queue).truncate(queue.log.name, before)
         self._given_up.discard_below(before)
-        for group in queue.groups.values():
-            group.on_truncated(turn, before)
+        queue.truncated(turn, before)

@@ -35,8 +35,8 @@ class Flow:
         self._waiting_bytes = 0
         self._memory_bytes = 0
         self._held: set[object] = set()
-        self.listeners: list[Callable[[bool], None]] = []
-        """Called with True when publishers must slow down, and with False when they may go on."""
+        self.listeners: dict[object, Callable[[bool], None]] = {}
+        """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
 
     def limit(self, high_bytes: int, memory_high_bytes: int) -> None:
         """Have other watermarks from now on."""
@@ -69,5 +69,5 @@ class Flow:
             blocked = self._waiting_bytes > self.high_bytes or self._memory_bytes > self.memory_high_bytes
         if blocked != self.blocked:
             self.blocked = blocked
-            for tell in list(self.listeners):
+            for tell in list(self.listeners.values()):
                 tell(blocked)

@@ -28,7 +28,7 @@ RELEASE: Final = 4
 MAX_PENDING: Final = 100_000
 FILTERED_AT_ONCE: Final = 256
 """How many messages are read at a time when only some of them may match."""
-_DEALT_AT_ONCE: Final = 256
+DEALT_AT_ONCE: Final = 256
 _ROUNDS: Final = 64
 """How often a group deals out in one turn; whoever has the loop next should not wait for a whole backlog."""
 
@@ -147,7 +147,7 @@ class Group(ABC):
         if self.is_paused:
             return
         for _ in range(_ROUNDS):
-            room = self.consumers.room(min(self.max_pending - self.unsettled, _DEALT_AT_ONCE))
+            room = self.consumers.room(min(self.max_pending - self.unsettled, DEALT_AT_ONCE))
             if room <= 0:
                 return
             found = self._find(turn, room, now_us)

@@ -53,9 +53,10 @@ class Leases:
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        delivery = self._deliveries.pop(offset)
+        delivery = self._deliveries[offset]
+        del self._deliveries[offset]  # compiled, the two take half of what one pop does
         if not self._deliveries:
-            self.clear()
+            self._forget_ends()
         return delivery
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
@@ -68,7 +69,7 @@ class Leases:
                 del held[delivery.offset]
                 ended.append(lease)
         if not held:
-            self.clear()
+            self._forget_ends()
         return ended
 
     def clear(self) -> None:
@@ -76,6 +77,14 @@ class Leases:
         self._deliveries.clear()
         self._ends.clear()
         self._noted = 0
+
+    def _forget_ends(self) -> None:
+        """The last that was held is held no more. What took little room keeps it, and is not made anew each time."""
+        if self._noted > _SLACK or len(self._ends) != 1:
+            self.clear()
+        else:
+            self._ends.pop()
+            self._noted = 0
 
     def ended(self, now_us: int) -> list[Delivery]:
         """Those whose time is over, in order of offset; they are held no more."""
@@ -105,7 +114,10 @@ class Leases:
     def _note(self, due_us: int, offsets: list[int]) -> None:
         self._batches += 1
         self._noted += len(offsets)
-        heapq.heappush(self._ends, (due_us, self._batches, offsets))
+        if self._ends:
+            heapq.heappush(self._ends, (due_us, self._batches, offsets))
+        else:
+            self._ends.append((due_us, self._batches, offsets))
 
     def _sweep(self) -> None:
         by_end: dict[int, list[int]] = {}

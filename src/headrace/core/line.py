@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
+from headrace.core.confirms import Confirm
 from headrace.core.flow import Flow
 from headrace.core.statistics import Statistics
-from headrace.core.turn import Confirm, Turn
+from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import KEPT, QUEUES, Commit, Engine
@@ -126,7 +127,7 @@ class Line:
         waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
         for turn in waiting:
             if turn.is_promised:
-                turn.confirms.append(confirm)
+                turn.confirms.add(confirm)
                 return True
         return False
 
@@ -291,8 +292,8 @@ class Line:
             queue.unsynced.append(append.base)
         for queue, messages in turn.published.items():
             queue.unstaged(messages)
-        self._use(turn)
         now_us = self._clock.now_us()
+        self._use(turn, now_us)
         self._deliver(now_us)
         if self._sealed or not (self.turn.is_empty or self._hold_back(now_us)):
             self.open()
@@ -302,12 +303,11 @@ class Line:
         self._ahead.popleft()
         self.waiting_bytes -= turn.size_bytes
         for queue in _logged(turn):
-            queue.unsynced.popleft()
+            queue.unsynced.pop(0)
             if not queue.may_run_ahead:  # one came that had to wait for this
                 self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
-        for confirm in turn.confirms:
-            confirm(error)
+        turn.confirms.tell(error)
         self.look()
 
     def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
@@ -342,28 +342,27 @@ class Line:
             queue.unstaged(messages)
         for queue, rows in turn.encoded.items():
             queue.unstaged_encoded(rows)
-        for confirm in turn.confirms:
-            confirm(None)
+        turn.confirms.tell(None)
         if turn.done is not None:
             turn.done(None)
         for queue, rows in turn.encoded.items():
             if not queue.deleted:
                 queue.appended_encoded(self.turn, rows, self._clock.now_us())
                 self.pump_soon(queue)
-        self._use(turn)
+        self._use(turn, self._clock.now_us())
         if self._pumps:
             self.open()
 
-    def _use(self, turn: Turn) -> None:
+    def _use(self, turn: Turn, now_us: int) -> None:
         """What the turn brought is in the logs, to be delivered."""
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
-                self._appended(queue, messages)
+                self._appended(queue, messages, now_us)
 
-    def _appended(self, queue: "Queue", messages: list[Message]) -> None:
+    def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
         if not queue.deleted:
             self.statistics.stored += len(messages)
-            queue.appended(self.turn, messages, self._clock.now_us())
+            queue.appended(self.turn, messages, now_us)
             self._pumps[queue] = None
 
     def _store_memory(self, turn: Turn) -> None:
@@ -391,8 +390,9 @@ class Line:
                 size = queue.log.size_bytes
                 self.memory_bytes += size - self._sizes.get(queue, 0)
                 self._sizes[queue] = size
+        now_us = self._clock.now_us()
         for queue, messages in batches:
-            self._appended(queue, messages)
+            self._appended(queue, messages, now_us)
         if batches:
             self.open()
         self.look()

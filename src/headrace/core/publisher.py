@@ -8,11 +8,11 @@ from typing import Final, final
 from headrace.core.account import Account
 from headrace.core.address import is_address, parse_address
 from headrace.core.broker import Broker
+from headrace.core.confirms import Confirm
 from headrace.core.rights import PLAIN_TOPICS, Rights
 from headrace.core.session import Session
 from headrace.core.subscription import AT_LEAST_ONCE
 from headrace.core.topics import check_topic, quoted
-from headrace.core.turn import Confirm
 from headrace.errors import AccessRefused
 from headrace.model import Message, Source
 

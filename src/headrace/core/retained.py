@@ -84,7 +84,7 @@ class Retained:
         turn.durable.put(RETAINED, self._key(topic), value)
         self._staged[topic] = envelope
         self._add(topic, len(value), envelope.message.expires_us)
-        turn.confirms.append(self._when_stored(topic, envelope))
+        turn.confirms.add(self._when_stored(topic, envelope))
 
     def keep_volatile(self, envelope: Envelope) -> None:
         """The same for what the broker says of itself: nothing is stored."""

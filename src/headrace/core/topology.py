@@ -100,6 +100,9 @@ class Topology:
     ) -> list[Queue]:
         """The queues an exchange routes to. Raises NotFound when there is no such exchange."""
         queues = self.queues
+        if not exchange and not extra_keys:
+            found = queues.get(key)
+            return [found] if found is not None else []
         return [
             queue
             for name in self.exchanges.route(exchange, key, headers, extra_keys)

@@ -7,6 +7,7 @@ line or be settled by another. Only when the commit is safe does the settlement 
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
+from headrace.core.confirms import Confirm
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
@@ -15,7 +16,7 @@ from headrace.core.line import Line
 from headrace.core.queue import Queue
 from headrace.core.queues import Queues
 from headrace.core.retry import DEAD, next_attempt_us
-from headrace.core.turn import Confirm, Turn
+from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message

@@ -6,16 +6,13 @@ Durable logs and memory logs are in different engines, so a turn has a commit fo
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
+from headrace.core.confirms import Confirm, Confirms
 from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import KEPT, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
-
-Confirm = Callable[[HeadraceError | None], None]
-ConfirmAll = Callable[[int, HeadraceError | None], None]
-"""Told how many of those that were published together are meant."""
 
 
 @final
@@ -40,7 +37,6 @@ class Turn:
         "sent_us",
         "size_bytes",
         "touched",
-        "unsynced",
     )
 
     def __init__(self) -> None:
@@ -55,9 +51,7 @@ class Turn:
         """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
         """Payload bytes of what clients published."""
-        self.confirms: list[Confirm] = []
-        self.unsynced = 0
-        """How many of the confirms need not wait for the disk."""
+        self.confirms = Confirms()
         self.ack_due_us = 0
         """When publishers are told that it is not stored, if it is not by then; 0 for never."""
         self.is_barrier = False
@@ -102,10 +96,11 @@ class Turn:
             self.ack_due_us = due_us
 
     def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
+        """The list is the turn's from now on."""
         self.size_bytes += size_bytes
         staged = self.published.get(queue)
         if staged is None:
-            self.published[queue] = list(messages)
+            self.published[queue] = messages
         else:
             staged += messages
 
@@ -119,7 +114,7 @@ class Turn:
     @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for the disk. Nobody waits for settlements: they are safe within a second."""
-        return len(self.confirms) > self.unsynced or bool(self.durable.puts or self.durable.drops or self.is_barrier)
+        return self.confirms.is_awaited or bool(self.durable.puts or self.durable.drops or self.is_barrier)
 
     def can_wait(self, most_steps: int) -> bool:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
@@ -136,7 +131,11 @@ class Turn:
             return False
         if self.encoded or commit.puts or commit.drops:
             return False
-        return all([queue.may_run_ahead for part in (self.published, self.moved) for queue in part])
+        for part in (self.published, self.moved):
+            for queue in part:
+                if not queue.may_run_ahead:
+                    return False
+        return True
 
     @property
     def is_empty(self) -> bool:
@@ -146,11 +145,8 @@ class Turn:
 
     def give_up(self, error: HeadraceError) -> None:
         """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
-        confirms, self.confirms = self.confirms, []
-        self.unsynced = 0
         self.ack_due_us = 0
-        for confirm in confirms:
-            confirm(error)
+        self.confirms.tell(error)
 
     def refuse(self, error: HeadraceError) -> None:
         """Tell the publishers that nothing came of it; what else is in the turn stays."""
@@ -160,15 +156,12 @@ class Turn:
             queue.unstaged_encoded(parts)
         for key in self.proofs:
             self.durable.delete(KEPT, key)
-        confirms, self.confirms = self.confirms, []
         self.proofs = []
         self.published = {}
         self.encoded = {}
         self.size_bytes = 0
-        self.unsynced = 0
         self.is_barrier = False
-        for confirm in confirms:
-            confirm(error)
+        self.confirms.tell(error)
 
     def forget_log(self, commit: Commit, name: str) -> None:
         """Leave out what one of the two commits says about this log."""

@@ -24,6 +24,11 @@ class Waiting:
         """How many offsets are ready or delayed."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is ready and nothing delayed."""
+        return self._count == 0
+
+    @property
     def has_ready(self) -> bool:
         return self._count > 0 and any(self._levels)
 

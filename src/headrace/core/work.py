@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, FILTERED_AT_ONCE, NACK, REJECT, RELEASE, Found, Group, PendingEntry
+from headrace.core.group import ACK, DEALT_AT_ONCE, FILTERED_AT_ONCE, NACK, REJECT, RELEASE, Found, Group, PendingEntry
 from headrace.core.leases import Leases
 from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.selection import Selection
@@ -70,7 +70,41 @@ class WorkGroup(Group):
     def pump(self, turn: Turn, now_us: int) -> None:
         if self.consumers.selective:
             self._selection.pump(turn, now_us)
+        elif self._serve(turn, now_us):
+            return
         super().pump(turn, now_us)
+
+    def _serve(self, turn: Turn, now_us: int) -> bool:
+        """Hand what is new to the only consumer; returns whether there is nothing more to do.
+
+        False, and nothing done, where it is not as simple as that. With a message in each of many queues this is most
+        of what there is to do for each.
+        """
+        consumer, queue, state = self.consumers.only, self.queue, self.state
+        if consumer is None or consumer.auto_ack or self.is_paused or queue.has_history:
+            return False
+        if not (self._waiting.is_empty and self._is_plain()):
+            return False
+        start = max(state.cursor, state.committed)
+        room = min(min(consumer.room, self.max_pending - len(self._leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
+        if room <= 0 or start >= queue.log.next_offset:
+            return True
+        deliveries: list[Delivery] = []
+        stop = start
+        for message in queue.log.read(start, room):
+            if message.expires_us or message.not_before_us:
+                return False
+            deliveries.append(Delivery(self, consumer, stop, message, 1, False))
+            stop += 1
+        state.cursor = stop
+        consumer.take_run(start, stop)
+        self._count(stop - start, 0)
+        due_us = now_us + (consumer.lease_us or queue.lease_us)
+        turn.commit_for(queue).claim(queue.log.name, self.name, start, stop, consumer.name, due_us)
+        self._leases.give(deliveries, due_us)
+        queue.wake_at(due_us)
+        consumer.deliver(deliveries)
+        return not self._has_more()
 
     def is_free(self, offset: int) -> bool:
         """Whether this message waits for a consumer, or for the end of a delay."""
@@ -311,7 +345,7 @@ class WorkGroup(Group):
         self.queue.note_claims(deliveries, now_us)
         if consumer.auto_ack:
             return deliveries
-        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        due_us = now_us + (consumer.lease_us or self.queue.lease_us)
         log, claim = self.queue.log.name, turn.commit_for(self.queue).claim
         first, last = share[0][0], share[-1][0]
         if self._levels == 1 and last - first == len(share) - 1:  # in order of offset, so without a gap
@@ -362,6 +396,11 @@ class WorkGroup(Group):
 
     def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """A step and a range for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
+        if len(deliveries) == 1:
+            offset = deliveries[0].offset
+            if self.holder(offset) is consumer:
+                self.settle(turn, consumer, offset, ACK, now_us)
+            return
         ended = self._leases.end_all(deliveries, consumer)
         if not ended:
             return
@@ -579,7 +618,7 @@ class WorkGroup(Group):
     def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
         """Have a consumer hold again what was claimed under its name before a restart; as the same attempt."""
         pending = self.state.pending
-        due_us = now_us + (consumer.lease_us or self.queue.definition.lease_ms * 1000)
+        due_us = now_us + (consumer.lease_us or self.queue.lease_us)
         held: list[Delivery] = []
         for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
             message = self.queue.message(offset)

@@ -129,7 +129,8 @@ class Commit:
         """Add messages to the end of a log, which comes into being with its first message or group."""
         append = Append(log, messages)
         self.appends.append(append)
-        self.size_bytes += sum([len(message.payload) for message in messages])
+        for message in messages:
+            self.size_bytes += len(message.payload)
         return append
 
     def append_encoded(self, log: str, encoded: Encoded) -> Append:

@@ -142,7 +142,7 @@ def _blocked(port: int, name: str, loop: asyncio.AbstractEventLoop, broker: Brok
     channel.basic_publish("", name, b"x")
     channel.queue_declare(name, passive=True)
     for blocked in (True, False):
-        for tell in list(broker.on_flow):
+        for tell in list(broker.on_flow.values()):
             loop.call_soon_threadsafe(tell, blocked)
         for connection in connections:
             connection.process_data_events(0.2)

@@ -13,7 +13,7 @@ def watched(engine: StubbornEngine, **marks: int) -> tuple[House, list[bool]]:
     house = House(engine)
     told: list[bool] = []
     house.broker = Broker(engine, house.clock, house._soon.append, flow=Flow(**marks))
-    house.broker.on_flow.append(told.append)
+    house.broker.on_flow["test"] = told.append
     house.broker.declare(declared("q", durable=True))
     house.broker.declare(declared("memory"))
     house.run()
@@ -23,7 +23,7 @@ def watched(engine: StubbornEngine, **marks: int) -> tuple[House, list[bool]]:
 def test_between_the_watermarks_nothing_changes() -> None:
     flow = Flow(100, 50)
     told: list[bool] = []
-    flow.listeners.append(told.append)
+    flow.listeners["test"] = told.append
 
     for waiting in (100, 101, 60, 101, 50, 49, 60, 100):
         flow.look("/", waiting, 0)
@@ -34,7 +34,7 @@ def test_between_the_watermarks_nothing_changes() -> None:
 def test_what_virtual_hosts_have_under_way_counts_together() -> None:
     flow = Flow(100, 50)
     told: list[bool] = []
-    flow.listeners.append(told.append)
+    flow.listeners["test"] = told.append
 
     flow.look("/", 60, 0)
     flow.look("eu", 60, 0)

@@ -133,7 +133,7 @@ def test_a_deleted_host_leaves_nothing_behind_and_can_be_made_anew(tmp_path: Pat
     place.engine.commit(of_a_session, must)
     place.engine.sync()
     told: list[str] = []
-    broker.on_dissolved.append(lambda: told.append("eu"))
+    broker.on_dissolved["test"] = lambda: told.append("eu")
 
     place.hosts.delete("eu", must)
     assert place.hosts.find("eu") is None

@@ -11,11 +11,11 @@ import pytest
 from headrace.clock import ManualClock, SystemClock
 from headrace.core.broker import Broker
 from headrace.core.configured import configured
+from headrace.core.confirms import Confirm
 from headrace.core.definition import QueueDefinition, declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
 from headrace.core.line import HOLD_STEPS, HOLD_US
-from headrace.core.turn import Confirm
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Commit, Done, Log

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.definition import QueueDefinition, Retry, declared
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.errors import Refused, TooLarge
+from headrace.errors import HeadraceError, Refused, TooLarge
 from headrace.model import Message
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -570,6 +570,28 @@ def test_many_messages_to_several_queues_are_stored_in_each_and_confirmed_as_one
 
     world.restart()
     assert (texts(world.house, "a"), texts(world.house, "b")) == (["1", "2", "3"], ["1", "2", "3"])
+
+
+def test_rows_of_one_turn_to_one_queue_and_to_several_stay_apart_and_are_told_of_in_one_call(house: House) -> None:
+    house.exchange("x", "fanout")
+    for name in ("a", "b", "c"):
+        house.broker.declare(declared(name, durable=True))
+    for name in ("a", "b"):
+        house.bind("x", name)
+    confirmed: list[int] = []
+
+    def confirm(count: int, error: HeadraceError | None) -> None:
+        assert error is None
+        confirmed.append(count)
+
+    for topic, exchange, rows in (("c", "", "12"), ("key", "x", "34"), ("a", "", "5"), ("b", "", "6"), ("c", "", "7")):
+        first = house.message(rows[0], topic, exchange)
+        messages = [Message(first.source, text.encode(), first.timestamp_us) for text in rows]
+        house.broker.publish_all(messages, confirm)
+    house.run()
+
+    assert [texts(house, name) for name in "abc"] == [["3", "4", "5"], ["3", "4", "6"], ["1", "2", "7"]]
+    assert confirmed == [7]
 
 
 def test_of_many_messages_a_full_queue_takes_those_that_it_has_room_for(house: House) -> None:

@@ -13,6 +13,7 @@ from headrace.cli.pipeline.running import (
     Master,
     Name,
     Once,
+    ReplicationGroup,
     State,
     Url,
     Vhost,
@@ -70,6 +71,7 @@ def sql(
     state: State = "",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
@@ -82,7 +84,18 @@ def sql(
         sources = tuple(SqlSource(each, "", schemas[each], watermarks[each], starting) for each in source)
         place = Path(state) if state else DEFAULT_STATES / name
         settings = SqlSettings(
-            name, endpoint(url, vhost), sources, query, place, to, parquet, console, mode, once, every, max_messages
+            name,
+            endpoint(url, vhost, replication_group),
+            sources,
+            query,
+            place,
+            to,
+            parquet,
+            console,
+            mode,
+            once,
+            every,
+            max_messages,
         )
         run_sql(spark, settings, tell)
 
@@ -93,6 +106,7 @@ def run(
     once: Once = False,
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
@@ -101,7 +115,7 @@ def run(
         from headrace.spark.pipelines.file import Defaults, read_file
         from headrace.spark.pipelines.together import run_together
 
-        pipelines = read_file(file, Defaults(endpoint(url, vhost), once))
+        pipelines = read_file(file, Defaults(endpoint(url, vhost, replication_group), once))
     names = [each.name for each in pipelines]
     for each in only or []:
         if each not in names:

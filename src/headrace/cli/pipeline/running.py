@@ -31,10 +31,14 @@ _SPOKEN_SECONDS: Final = 10.0
 Url = Annotated[
     str,
     typer.Option(
-        envvar="HEADRACE_URL", help="The broker's HTTP address with the login in it, or a data directory to read."
+        envvar="HEADRACE_URL",
+        help="The broker's HTTP address with the login in it, or a data directory or a store to read.",
     ),
 ]
 Vhost = Annotated[str, typer.Option(help="The virtual host of the queues.")]
+ReplicationGroup = Annotated[
+    str, typer.Option(metavar="NAME", help="Where --url is a store: which of its groups is read.", show_default=False)
+]
 Master = Annotated[
     str,
     typer.Option(
@@ -52,10 +56,10 @@ State = Annotated[
 ]
 
 
-def endpoint(url: str, vhost: str) -> "Endpoint":
+def endpoint(url: str, vhost: str, replication_group: str = "") -> "Endpoint":
     from headrace.spark.pipelines.endpoint import Endpoint
 
-    return Endpoint(url, vhost)
+    return Endpoint(url, vhost, replication_group=replication_group)
 
 
 @contextmanager

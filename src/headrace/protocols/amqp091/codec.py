@@ -149,16 +149,20 @@ class Decoder:
         most = self.frame_max - FRAME_OVERHEAD
         contents = self._contents
         alike = b""
+        alike_at = alike_bytes = key_at = 0
         while size - at >= FRAME_OVERHEAD:
-            if alike:
-                # All up to the body as in the publish before: 0.1 us for a message, where its frames take 0.4.
-                start = at + len(alike)
+            if alike_bytes:
+                # All up to the body as in the publish before: 0.1 us for a message, where its frames take 0.4. First
+                # the end of its key: who publishes to many queues in turn has another there.
+                start = at + alike_bytes
                 end = start + self._body_bytes
-                if end < size and data[end] == FRAME_END and data[at:start] == alike:
-                    self._publish.bodies.append(data[start:end])
-                    at = end + 1
-                    continue
-                alike = b""
+                if end < size and data[end] == FRAME_END and data[at + key_at] == data[alike_at + key_at]:
+                    alike = alike or data[alike_at : alike_at + alike_bytes]
+                    if data[at:start] == alike:
+                        self._publish.bodies.append(data[start:end])
+                        at = end + 1
+                        continue
+                alike_bytes = 0
             # Byte by byte: 0.21 us for a whole publish, compiled, instead of 0.81 with struct; interpreted 2.0 and 1.2.
             kind = data[at]
             channel = data[at + 1] << 8 | data[at + 2]
@@ -181,7 +185,10 @@ class Decoder:
                 if route is not None and channel not in contents:
                     after = self._whole(data, at, channel, route, events)
                     if after != at:
-                        alike = data[start - 7 : after - 1 - self._body_bytes]
+                        alike_at = start - 7
+                        alike_bytes = after - 1 - self._body_bytes - alike_at
+                        alike = b""
+                        key_at = length + 5
                         at = after
                         continue
                 self._method(channel, payload, events)

@@ -87,8 +87,8 @@ class Connection(Handler):
         self._decoder.forget_routes()
         link, self._link = self._link, None
         if link is not None:
-            link.broker.on_flow.remove(self._on_flow)
-            link.broker.on_dissolved.remove(self._on_dissolved)
+            link.broker.on_flow.pop(self, None)
+            link.broker.on_dissolved.pop(self, None)
             link.account.on_removed.pop(self, None)
             link.rights.watchers.pop(self, None)
             link.account.disconnect()
@@ -202,8 +202,8 @@ class Connection(Handler):
                 link.now_us = self._clock.now_us()
                 self._decoder.frame_max = link.frame_max
                 link.end = lambda error: self._end(error, None)
-                link.broker.on_flow.append(self._on_flow)
-                link.broker.on_dissolved.append(self._on_dissolved)
+                link.broker.on_flow[self] = self._on_flow
+                link.broker.on_dissolved[self] = self._on_dissolved
                 link.account.on_removed[self] = self._on_removed
                 link.rights.watchers[self] = self._on_rights
 

@@ -296,7 +296,8 @@ class Subscriptions:
         for number in range(first, tag + 1):
             if number not in unsettled:
                 break
-            found.append(unsettled.pop(number))
+            found.append(unsettled[number])
+            del unsettled[number]
         self._link.broker.acknowledge(found)
         if len(found) <= tag - first:
             raise _unknown(first + len(found))
@@ -336,7 +337,10 @@ class Subscriptions:
                 break
             done.append(number)
         if outcome == ACK and self.staged is None:
-            self._link.broker.acknowledge([unsettled.pop(number) for number in done])
+            found = [unsettled[number] for number in done]
+            for number in done:
+                del unsettled[number]  # compiled, the two take half of what one pop does
+            self._link.broker.acknowledge(found)
             return
         for number in done:
             self._settle_or_stage(number, unsettled.pop(number), outcome)

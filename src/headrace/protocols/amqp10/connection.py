@@ -148,8 +148,8 @@ class Connection(Handler):
         self._close_sessions()
         peer, self._peer = self._peer, None
         if peer is not None:
-            peer.broker.on_flow.remove(self._on_flow)
-            peer.broker.on_dissolved.remove(self._on_dissolved)
+            peer.broker.on_flow.pop(self, None)
+            peer.broker.on_dissolved.pop(self, None)
             peer.account.on_removed.pop(self, None)
             peer.rights.watchers.pop(self, None)
             peer.account.disconnect()
@@ -310,8 +310,8 @@ class Connection(Handler):
         peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
         peer.now_us = self._clock.now_us()
         self._transactions = Transactions(peer)
-        peer.broker.on_flow.append(self._on_flow)
-        peer.broker.on_dissolved.append(self._on_dissolved)
+        peer.broker.on_flow[self] = self._on_flow
+        peer.broker.on_dissolved[self] = self._on_dissolved
         account.on_removed[self] = self._on_removed
         peer.rights.watchers[self] = self._on_rights
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)

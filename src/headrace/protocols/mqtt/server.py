@@ -34,8 +34,8 @@ class Host:
         self._outlets: dict[object, SharedOutlet] = {}
         self._publishers: dict[Connection, None] = {}
         self._connections: dict[Connection, None] = {}
-        broker.on_flow.append(self._on_flow)
-        broker.on_dissolved.append(self._on_dissolved)
+        broker.on_flow[self] = self._on_flow
+        broker.on_dissolved[self] = self._on_dissolved
 
     def outlet(self, version: int, max_packet_bytes: int, grant: Grant) -> SharedOutlet:
         """The one way to all clients that are to get the very same bytes."""

@@ -21,6 +21,7 @@ from headrace.storage.local.lock import ReadingLock
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.segment import HEADER_BYTES, load_indexes, segment_files, segment_log_id, write_indexes
 from headrace.storage.local.tables import definitions_path, table_path
+from headrace.storage.local.tails import tails_path
 
 PARTIAL: Final = ".partial"
 _PASSES: Final = 100
@@ -120,6 +121,8 @@ class _Copy:
             for entry in checkpoint.logs:
                 self._copy_log(entry)
             self._copy_tables(checkpoint)
+            if checkpoint.tails[1]:
+                self._copy_whole(tails_path(self._source, checkpoint.tails[0]).relative_to(self._source))
             follower.refresh()  # after the files: what is missing there by now, the journal explains
             if not follower.is_at(checkpoint.position):
                 return None
@@ -150,7 +153,7 @@ class _Copy:
                 self._copy_segment(entry.id, path, entry.segment_length if is_last else None)
                 if not is_last:
                     self._full[self._target / path.relative_to(self._source)] = (base, entry.id)
-        for _, group in entry.groups:
+        for _, group in entry.groups:  # those that are in the table of groups have no files
             for name in ("state.json", "pel.log"):
                 self._copy_whole(folder / "consumers" / encode_name(group) / name)
 

@@ -31,7 +31,6 @@ import struct
 import zlib
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
@@ -54,17 +53,13 @@ PROPERTIES: Final = 16
 MAX_COLUMN_BYTES: Final = (1 << 31) - 1
 
 
-@final
-class Block:
-    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time.
+class Layout:
+    """What a block's header says of it, and where its columns stand in the body, wherever that is.
 
     The `at_...` fields are where columns start in the body; they are meaningless for columns that are absent.
     """
 
     __slots__ = (
-        "_payload_at",
-        "_properties_at",
-        "_sources",
         "at_expires",
         "at_not_before",
         "at_payload_at",
@@ -75,7 +70,6 @@ class Block:
         "at_source_index",
         "at_source_table",
         "base",
-        "body",
         "columns",
         "count",
         "header",
@@ -84,15 +78,14 @@ class Block:
         "source_count",
     )
 
-    def __init__(self, header: bytes, body: bytes) -> None:
-        """Raises Refused when the lengths in the header do not add up to the body."""
+    def __init__(self, header: bytes, length: int) -> None:
+        """Raises Refused when the lengths in the header do not add up to a body of this length."""
         fields: tuple[int, ...] = _HEADER.unpack(header)[3:]
         columns, _, n, sources, base, _, max_time_us, table, properties, payloads = fields
         self.columns = columns
         self.base = base
         self.max_time_us = max_time_us
         self.header = header
-        self.body = body
         self.count = n
         self.source_count = sources
         self.source_bytes = table
@@ -105,8 +98,30 @@ class Block:
         self.at_source_table = self.at_priority + (_aligned(n) if columns & PRIORITY else 0)
         self.at_properties = self.at_source_table + _aligned(table)
         self.at_payloads = self.at_properties + _aligned(properties)
-        if n == 0 or self.at_payloads + _aligned(payloads) != len(body):
-            raise Refused(f"the columns of a block of {n} messages do not add up to its {len(body)} bytes")
+        if n == 0 or self.at_payloads + _aligned(payloads) != length:
+            raise Refused(f"the columns of a block of {n} messages do not add up to its {length} bytes")
+
+    @property
+    def crc(self) -> int:
+        """The checksum of the header's rest and the body."""
+        return int.from_bytes(self.header[4:8], "little")
+
+    @property
+    def next(self) -> int:
+        """The offset behind the last message."""
+        return self.base + self.count
+
+
+@final
+class Block(Layout):
+    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time."""
+
+    __slots__ = ("_payload_at", "_properties_at", "_sources", "body")
+
+    def __init__(self, header: bytes, body: bytes) -> None:
+        """Raises Refused when the lengths in the header do not add up to the body."""
+        super().__init__(header, len(body))
+        self.body = body
         self._sources: list[Source] | None = None
         self._payload_at: array[int] | None = None
         self._properties_at: array[int] | None = None
@@ -121,16 +136,6 @@ class Block:
         """A message's share of it: near enough for counting memory, and no look at each message."""
         return self.length // self.count
 
-    @property
-    def crc(self) -> int:
-        """The checksum of the header's rest and the body."""
-        return int.from_bytes(self.header[4:8], "little")
-
-    @property
-    def next(self) -> int:
-        """The offset behind the last message."""
-        return self.base + self.count
-
     def rebased(self, base: int) -> "Block":
         """The same messages at other offsets, sharing the body."""
         fields = _HEADER.unpack(self.header)
@@ -140,7 +145,7 @@ class Block:
         """The source table."""
         if self._sources is None:
             table = self.body[self.at_source_table : self.at_source_table + self.source_bytes]
-            self._sources = _decode_sources(table, self.source_count)
+            self._sources = decode_sources(table, self.source_count)
         return self._sources
 
     def know_sources(self, sources: list[Source]) -> None:
@@ -290,12 +295,16 @@ def encode_block(base: int, messages: Sequence[Message]) -> Block:
         raise Refused(f"messages cannot be stored: {error}") from error
 
 
+_FEW: Final = 16
+"""From so many numbers on struct is quicker than an array: 10 ns each with a thousand, instead of 28."""
+
+
 def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     # One pass per column: 0.37 us a message at 100 per block, against 0.76 us for a record at a time.
     payloads = [message.payload for message in messages]
-    payload_at = array("i", list(accumulate(map(len, payloads), initial=0)))
+    payload_at = _bounds(payloads)
     times = [message.timestamp_us for message in messages]
-    parts: list[bytes] = [array("q", times).tobytes()]
+    parts: list[bytes] = [_packed("q", times)]
     columns = 0
 
     # Most messages have none of these: one look instead of three saves 50 ns a message.
@@ -308,15 +317,15 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
         columns |= SOURCE_INDEX
         for position, source in enumerate(table):
             table[source] = position
-        _pad(parts, array("i", [table[source] for source in sources]).tobytes())
+        _pad(parts, _packed("i", [table[source] for source in sources]))
     properties = [message.properties for message in messages]
     properties_bytes = 0
     if any(properties):
         columns |= PROPERTIES
-        properties_at = array("i", list(accumulate(map(len, properties), initial=0)))
+        properties_at = _bounds(properties)
         properties_bytes = properties_at[-1]
-        _pad(parts, properties_at.tobytes())
-    _pad(parts, payload_at.tobytes())
+        _pad(parts, _packed("i", properties_at))
+    _pad(parts, _packed("i", payload_at))
     if not is_plain and any(message.priority for message in messages):
         columns |= PRIORITY
         _pad(parts, bytes([message.priority for message in messages]))
@@ -335,6 +344,23 @@ def _encode_block(base: int, messages: Sequence[Message]) -> Block:
     block = _sealed(fields, body)
     block.know_sources(list(table))
     return block
+
+
+def _bounds(texts: list[bytes]) -> list[int]:
+    """Where each of these begins when they stand one behind the other, and where the last one ends."""
+    at = 0
+    bounds = [at]
+    for text in texts:
+        at += len(text)
+        bounds.append(at)
+    return bounds
+
+
+def _packed(kind: str, numbers: list[int]) -> bytes:
+    """Numbers as a column. Raises struct.error or OverflowError."""
+    if len(numbers) < _FEW:
+        return array(kind, numbers).tobytes()
+    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
 
 
 @final
@@ -460,17 +486,34 @@ def decode_header(header: bytes, file: str, position: int) -> int:
 
 def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
     """The block in these bytes, verified. Raises Corrupt."""
-    length = decode_header(header, file, position)
-    if len(body) != length:
-        raise Corrupt(file, position, f"the block's body has {length} bytes, {len(body)} are left")
-    found = zlib.crc32(body, zlib.crc32(header[8:]))
-    expected = int.from_bytes(header[4:8], "little")
-    if found != expected:
-        raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
+    _check_length(header, len(body), file, position)
+    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
     try:
         return Block(header, body)
     except Refused as error:
         raise Corrupt(file, position, str(error)) from error
+
+
+def decode_layout(header: bytes, body: memoryview, file: str, position: int) -> Layout:
+    """The same of a body that stands in memory of its own, and stays there. Raises Corrupt."""
+    _check_length(header, len(body), file, position)
+    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
+    try:
+        return Layout(header, len(body))
+    except Refused as error:
+        raise Corrupt(file, position, str(error)) from error
+
+
+def _check_length(header: bytes, found: int, file: str, position: int) -> None:
+    length = decode_header(header, file, position)
+    if found != length:
+        raise Corrupt(file, position, f"the block's body has {length} bytes, {found} are left")
+
+
+def _check_crc(header: bytes, found: int, file: str, position: int) -> None:
+    expected = int.from_bytes(header[4:8], "little")
+    if found != expected:
+        raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
 
 
 def _pad(parts: list[bytes], column: bytes) -> None:
@@ -497,7 +540,8 @@ def _encode_source(source: Source) -> bytes:
     return source.stored
 
 
-def _decode_sources(table: bytes, count: int) -> list[Source]:
+def decode_sources(table: bytes, count: int) -> list[Source]:
+    """The sources in the table of a block."""
     sources: list[Source] = []
     at = 0
     for _ in range(count):

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import final
 
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
-from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
+from headrace.storage.group_state import ACKED, CREATED, DEAD, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
-from headrace.storage.local.checkpoint import LogEntry
+from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
+from headrace.storage.local.group_files import group_key
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
-from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,
@@ -28,8 +28,9 @@ from headrace.storage.local.record import (
     encode_create_log,
     encode_drop_log,
     encode_put,
+    encode_settlements,
     encode_step,
-    encode_truncate,
+    encode_truncations,
 )
 from headrace.storage.local.tables import Table
 
@@ -50,6 +51,8 @@ class Catalog:
         self.tails: set[LocalLog] = set()
         """Logs with messages that are in no segment yet."""
         self.tail_bytes = 0
+        self.tails_generation = 0
+        """Which file the last checkpoint left small tails in; 0 when it left none."""
         self.chores: list[Job] = []
         """Files to remove, now that nothing refers to them."""
         self._staged_drops: dict[str, Change] = {}
@@ -79,17 +82,15 @@ class Catalog:
                 self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += append.count
-        for step, group in zip(commit.steps, groups, strict=True):
-            known = group if group is not None else self._stage_new(step, staged)
-            staged.groups.append(known)
-            staged.operations.append(encode_step(step, known.log.id, known.id))
+        if commit.steps:
+            self._stage_steps(commit.steps, groups, staged)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
             staged.changes.append(change)
             staged.operations.append(encode_put(table, key, value))
-        for name, before in commit.truncations.items():
-            self._stage_truncation(name, before, staged)
+        if commit.truncations:
+            self._stage_truncations(commit.truncations, staged)
         for name in commit.drops:
             self._stage_drop(name, staged)
         return staged
@@ -155,6 +156,14 @@ class Catalog:
         for log_id, count, base in record.runs:
             batch.add(self.logs_by_id[log_id], base, count)
         return batch
+
+    def restore(self, record: Record) -> None:
+        """Put the messages of a record into the tails of their logs. Raises KeyError when there is no such log."""
+        batch = Batch([])
+        batch.blocks = record.blocks
+        for log_id, count, base in record.runs:
+            batch.add(self.logs_by_id[log_id], base, count)
+        self._append(batch)
 
     def apply(self, batch: Batch, seq: int) -> None:
         """Make a batch visible: it is in the journal as record `seq`."""
@@ -281,13 +290,31 @@ class Catalog:
     def _new_group(self, group_id: int, log: LocalLog, step: Transition) -> LocalGroup:
         return LocalGroup(group_id, log, GroupState(step.group, step.mode, step.filter, step.start), 0, 0)
 
-    def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
-        log = self._staging(name)
-        if log.id == 0:
-            return
-        before = min(before, log.staged_next)
-        staged.cuts.append((log, before))
-        staged.operations.append(encode_truncate(log.id, before))
+    def _stage_steps(self, steps: list[Transition], groups: list[LocalGroup | None], staged: Staged) -> None:
+        settlements: list[int] = []
+        """Those in a row, as they are encoded together."""
+        for step, group in zip(steps, groups, strict=True):
+            if settlements and (group is None or step.kind not in (ACKED, DEAD)):
+                staged.operations.append(encode_settlements(settlements))
+                settlements = []
+            known = group if group is not None else self._stage_new(step, staged)
+            staged.groups.append(known)
+            if group is not None and step.kind in (ACKED, DEAD):
+                settlements += (step.kind, known.id, step.start, step.stop)
+            else:
+                staged.operations.append(encode_step(step, known.log.id, known.id))
+        if settlements:
+            staged.operations.append(encode_settlements(settlements))
+
+    def _stage_truncations(self, truncations: dict[str, int], staged: Staged) -> None:
+        cuts: list[tuple[int, int]] = []
+        for name, before in truncations.items():
+            log = self._staging(name)
+            if log.id:
+                before = min(before, log.staged_next)
+                staged.cuts.append((log, before))
+                cuts.append((log.id, before))
+        staged.operations.append(encode_truncations(cuts))
 
     def _stage_drop(self, name: str, staged: Staged) -> None:
         log = self._staging(name)
@@ -337,9 +364,7 @@ class Catalog:
             if log.groups_by_name is not None:
                 log.groups_by_name.pop(step.group, None)
             self._forget_group(group)
-            consumers = log.directory / "consumers"
-            path = consumers / encode_name(step.group)
-            self.chores.append(RemoveTree(path, consumers / f".trash-{group.id}"))
+            self.chores.append(RemoveTree(group.directory, log.directory / "consumers" / f".trash-{group.id}"))
         staged = self._staged_groups.get((log, step.group))
         if staged is not None and staged[0] is step:
             del self._staged_groups[log, step.group]
@@ -365,6 +390,8 @@ class Catalog:
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
         self.dirty_groups.discard(group)
+        if group.is_shared:
+            self.table(GROUPS).put(group_key(group.id), None)
 
 
 def _gather(batch: Batch, commits: list[Staged]) -> None:

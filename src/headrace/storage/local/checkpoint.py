@@ -6,6 +6,10 @@ journal/checkpoint.json:
      "logs": [[id, name, first offset, next offset, base offset of the last segment or -1, its length, stored bytes,
                [[group id, group name], ...]], ...],
      "tables": {name: [generation, length], ...}, "crc32": "8 hex digits"}
+
+Format 2 has, behind the tables, "tails": [generation, length] of the file with the tails of many logs, [0, 0] where
+there is none; and the states of groups are in the table `groups`, but for those that it does not have. It is written
+where there is one of the two, so earlier releases open a directory of few logs.
 """
 
 from pathlib import Path
@@ -16,6 +20,11 @@ from headrace.storage.local.journal import Position
 from headrace.storage.local.json_file import decode_json, encode_json
 
 FORMAT: Final = 1
+SHARED_FORMAT: Final = 2
+"""With the tails of many logs in one file, and the states of many groups in another."""
+
+GROUPS: Final = "groups"
+"""The table with the states of those groups that have no files of their own."""
 
 
 @final
@@ -39,13 +48,15 @@ class LogEntry:
 class Checkpoint:
     """All that a checkpoint says."""
 
-    __slots__ = ("logs", "next_id", "position", "tables")
+    __slots__ = ("logs", "next_id", "position", "tables", "tails")
 
     def __init__(self, position: Position, next_id: int) -> None:
         self.position = position
         self.next_id = next_id
         self.logs: list[LogEntry] = []
         self.tables: dict[str, tuple[int, int]] = {}
+        self.tails = (0, 0)
+        """Generation and length of the file that holds the tails of many logs; no length when there is none."""
 
 
 def checkpoint_path(root: Path) -> Path:
@@ -58,22 +69,23 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         for log in checkpoint.logs
     ]
     position = checkpoint.position
-    return encode_json(
-        {
-            "format": FORMAT,
-            "seq": position.seq,
-            "journal": [position.index, position.at],
-            "next_id": checkpoint.next_id,
-            "logs": logs,
-            "tables": checkpoint.tables,
-        },
-        pretty=False,
-    )
+    is_shared = GROUPS in checkpoint.tables or checkpoint.tails != (0, 0)
+    values: dict[str, Any] = {
+        "format": SHARED_FORMAT if is_shared else FORMAT,
+        "seq": position.seq,
+        "journal": [position.index, position.at],
+        "next_id": checkpoint.next_id,
+        "logs": logs,
+        "tables": checkpoint.tables,
+    }
+    if is_shared:
+        values["tails"] = checkpoint.tails
+    return encode_json(values, pretty=False)
 
 
 def decode_checkpoint(data: bytes, path: Path) -> Checkpoint:
     """Raises Corrupt."""
-    values = decode_json(data, path, FORMAT)
+    values = decode_json(data, path, SHARED_FORMAT)
     try:
         index, at = values["journal"]
         checkpoint = Checkpoint(Position(values["seq"], index, at), values["next_id"])
@@ -81,6 +93,9 @@ def decode_checkpoint(data: bytes, path: Path) -> Checkpoint:
             checkpoint.logs.append(_decode_log(fields))
         for name, (generation, length) in values["tables"].items():
             checkpoint.tables[name] = (generation, length)
+        if values["format"] == SHARED_FORMAT:
+            generation, length = values["tails"]
+            checkpoint.tails = (generation, length)
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(str(path), 0, f"a field is missing or of the wrong kind: {error!r}") from error
     return checkpoint

@@ -19,8 +19,8 @@ from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
 from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
-from headrace.storage.local.upkeep import MOST_STRETCHED, Upkeep
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
+from headrace.storage.local.upkeep import Upkeep
 from headrace.storage.local.writer import Synced, SyncFailure, Write, Writer
 
 _log: Final = logging.getLogger("headrace.storage")
@@ -179,7 +179,7 @@ class LocalEngine(Engine):
         self._position = reader.end
         self._synced_seq = reader.end.seq
         self._next_seq = reader.end.seq + 1
-        spares = MOST_STRETCHED * settings.checkpoint_bytes // settings.journal_file_bytes + 2
+        spares = settings.checkpoint_bytes // settings.journal_file_bytes + 2
         self._journal = Journal(
             self._disk,
             self._root / "journal",

@@ -24,6 +24,7 @@ from headrace.storage.local.segment import (
     write_indexes,
 )
 from headrace.storage.local.tables import TableWrite
+from headrace.storage.local.tails import Tail, encode_tails, tails_path
 
 BLOCK_BYTES: Final = 1 << 20
 BLOCK_ROWS: Final = 4096
@@ -102,16 +103,20 @@ class Flush(Job):
 
 @final
 class CheckpointWrite:
-    """Everything a checkpoint has to put on disk besides the tails."""
+    """Everything a checkpoint has to put on disk besides the tails that go to segments."""
 
-    __slots__ = ("checkpoint", "files", "groups", "obsolete", "tables")
+    __slots__ = ("carried", "checkpoint", "files", "groups", "obsolete", "obsolete_directories", "tables", "tails")
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.groups: list[LocalGroup] = []
         self.files: list[tuple[Path, bytes]] = []
         self.tables: list[TableWrite] = []
+        self.tails: list[Tail] = []
+        self.carried: set[LocalLog] = set()
+        """The logs whose tails these are: in one file instead of segments."""
         self.obsolete: list[Path] = []
+        self.obsolete_directories: list[Path] = []
 
 
 @final
@@ -238,6 +243,8 @@ class Flusher:
     def checkpoint(self, write: CheckpointWrite) -> None:
         """Sync everything written since the last one, write the group files and tables, and then the checkpoint."""
         disk = self.disk
+        if write.tails:
+            self._write_tails(write)
         drafts: list[Path] = []
         for path, data in write.files:
             self._unsynced_directories.update(disk.make_directory(path.parent))
@@ -254,6 +261,8 @@ class Flusher:
         disk.write_file(checkpoint_path(self._root), encode_checkpoint(write.checkpoint))
         for path in write.obsolete:
             disk.unlink(path)
+        for path in write.obsolete_directories:
+            remove_tree(disk, path)
 
     def forget(self, path: Path) -> None:
         """A segment is going away: there is nothing left to sync."""
@@ -287,6 +296,26 @@ class Flusher:
         flush.segment_length = HEADER_BYTES
         flush.stored_bytes += HEADER_BYTES
         return fd
+
+    def _write_tails(self, write: CheckpointWrite) -> None:
+        """Put all small tails into one file. An OSError leaves none."""
+        checkpoint = write.checkpoint
+        path = tails_path(self._root, checkpoint.tails[0])
+        fd = self.disk.open(path, create=True)
+        length = 0
+        try:
+            self.disk.truncate(fd, 0)
+            for buffers in encode_tails(write.tails, checkpoint.position.seq):
+                self.disk.write(fd, buffers, length)
+                length += sum([len(buffer) for buffer in buffers])
+        except OSError:
+            self.disk.unlink(path)
+            raise
+        finally:
+            self.disk.close(fd)
+        checkpoint.tails = (checkpoint.tails[0], length)
+        self._unsynced.add(path)
+        self._unsynced_directories.add(path.parent)
 
     def _write_table(self, table: TableWrite) -> None:
         self._unsynced_directories.update(self.disk.make_directory(table.path.parent))

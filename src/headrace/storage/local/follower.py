@@ -15,7 +15,7 @@ from typing import Final, final
 from headrace.errors import Corrupt, NotFound, Unavailable
 from headrace.storage.local.block import HEADER_BYTES as BLOCK_HEADER_BYTES
 from headrace.storage.local.block import decode_block, decode_head
-from headrace.storage.local.checkpoint import LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
 from headrace.storage.local.journal import HEADER_BYTES, PAGE, Position, decode_header
 from headrace.storage.local.names import encode_name
@@ -36,6 +36,7 @@ from headrace.storage.local.record import (
 from headrace.storage.local.record import HEADER_BYTES as RECORD_HEADER_BYTES
 from headrace.storage.local.segment import segment_files, segment_path
 from headrace.storage.local.spans import BLOCK, JOURNAL, SEGMENT, Span, span_blocks
+from headrace.storage.local.tails import decode_tails, tails_path
 
 STRETCH_BYTES: Final = 256 << 10
 """Records that stand next to each other in the journal are one stretch up to this size."""
@@ -69,7 +70,7 @@ class Stretch:
 class FollowedLog:
     """One log: what the checkpoint says of it, and what the journal added."""
 
-    __slots__ = ("entry", "first", "id", "name", "next", "stretches")
+    __slots__ = ("entry", "first", "id", "name", "next", "stored_next", "stretches")
 
     def __init__(self, log_id: int, name: str, entry: LogEntry | None) -> None:
         self.id = log_id
@@ -77,6 +78,8 @@ class FollowedLog:
         self.entry = entry
         self.first = entry.first if entry is not None else 0
         self.next = entry.next if entry is not None else 0
+        self.stored_next = self.next
+        """Behind the last message that is in segments, as far as the checkpoint says."""
         self.stretches: list[Stretch] = []
 
 
@@ -152,9 +155,8 @@ class Follower:
     def _spans(self, log: FollowedLog, start: int, stop: int) -> list[Span]:
         start, stop = max(start, log.first), min(stop, log.next)
         spans: list[Span] = []
-        checkpointed = log.entry.next if log.entry is not None else 0
-        if start < checkpointed:
-            spans += self._segment_spans(log, start, min(stop, checkpointed))
+        if start < log.stored_next:
+            spans += self._segment_spans(log, start, min(stop, log.stored_next))
         for stretch in log.stretches:
             if stretch.base < stop and stretch.next > start:
                 where = (stretch.kind, stretch.path, stretch.start, stretch.end)
@@ -189,13 +191,13 @@ class Follower:
 
     def _spans_reaching(self, log: FollowedLog, timestamp_us: int) -> Iterator[Span]:
         """The spans in which a message may be that old or younger."""
-        checkpointed = log.entry.next if log.entry is not None else 0
-        if log.first < checkpointed:
-            for outline in self._segment_outlines(log, log.first, checkpointed):
+        stored = log.stored_next
+        if log.first < stored:
+            for outline in self._segment_outlines(log, log.first, stored):
                 for number in range(outline.block_at_time(timestamp_us), len(outline.bases)):
                     base, stop = outline.bases[number], outline.stops[number]
-                    if stop > log.first and base < checkpointed:
-                        yield self._block_span(outline, number, max(base, log.first), min(stop, checkpointed), log.id)
+                    if stop > log.first and base < stored:
+                        yield self._block_span(outline, number, max(base, log.first), min(stop, stored), log.id)
         for stretch in log.stretches:
             if stretch.max_time_us >= timestamp_us and stretch.next > log.first:
                 where = (stretch.kind, stretch.path, stretch.start, stretch.end)
@@ -222,8 +224,7 @@ class Follower:
 
     def _load_checkpoint(self) -> None:
         """Begin anew with what the checkpoint says; the journal behind it is read on from there."""
-        path = checkpoint_path(self._root)
-        checkpoint = decode_checkpoint(path.read_bytes(), path)
+        checkpoint, tails = self._read_checkpoint()
         self._logs = {}
         self._by_id = {}
         for entry in checkpoint.logs:
@@ -231,6 +232,31 @@ class Follower:
         self._position = checkpoint.position
         self._checkpoint_seq = checkpoint.position.seq
         self._synced_seq = checkpoint.position.seq
+        path = str(tails_path(self._root, checkpoint.tails[0]))
+        for at, record in tails:
+            for log_id, _, base in record.runs:
+                log = self._by_id.get(log_id)
+                if log is not None and not log.stretches:
+                    log.stored_next = base
+            self._apply(record, path, at)
+
+    def _read_checkpoint(self) -> tuple[Checkpoint, list[tuple[int, Record]]]:
+        """The checkpoint, and the records of the tails that it names, with their positions."""
+        path = checkpoint_path(self._root)
+        for _ in range(_LOOKS):
+            checkpoint = decode_checkpoint(path.read_bytes(), path)
+            generation, length = checkpoint.tails
+            if not length:
+                return checkpoint, []
+            tails = tails_path(self._root, generation)
+            try:
+                with _opened(self._disk, tails) as fd:
+                    data = self._disk.read(fd, 0, self._disk.size(fd))
+            except FileNotFoundError as error:  # there is another checkpoint since
+                missing = error
+            else:
+                return checkpoint, list(decode_tails(data, length, tails))
+        raise Corrupt(str(missing.filename), 0, "the file is missing") from missing
 
     def _add(self, log: FollowedLog) -> None:
         self._logs[log.name] = log

@@ -1,6 +1,7 @@
-"""A group's two files: state.json (its progress) and pel.log (its pending entries). Bytes and values, no engine.
+"""The state of a group as bytes: in two files of its own, or as a value of the table `groups`. No engine.
 
-Each says by itself up to which commit it holds, so a crash between writing one and the other does no harm.
+The files are state.json (its progress) and pel.log (its pending entries). Each says by itself up to which commit it
+holds, so a crash between writing one and the other does no harm.
 
 state.json: {"format": 1, "seq": ..., "id": ..., "queue": ..., "group": ..., "mode": "work" | "stream", "filter": ...,
              "cursor": ..., "committed": ..., "settled": [[start, stop], ...], "crc32": "8 hex digits"}
@@ -17,6 +18,20 @@ pel.log, little-endian:
     28  4  count of consumers c
     32     entries, each: offset u64, due i64, attempts u32, consumer i32 (-1: nobody, the message was requeued)
            consumers, each: u16 length and UTF-8
+
+A value of the table `groups`, under the group's id as u32, holds what the checkpoint's commit left, little-endian:
+
+     0  1  version 1
+     1  1  mode: 1 work, 2 stream
+     2  2  length of the filter
+     4  4  count of settled ranges
+     8  4  count of pending entries
+    12  4  count of consumers
+    16  8  cursor
+    24  8  committed
+    32     ranges, each: start u64, stop u64
+           entries and consumers as in pel.log
+           filter
 """
 
 import struct
@@ -36,6 +51,8 @@ _CHECKED: Final = struct.Struct("<IIQII")
 _HEADER: Final = struct.Struct("<4sIIIQII")
 _ENTRY: Final = struct.Struct("<QqIi")
 _TEXT: Final = struct.Struct("<H")
+_STATE: Final = struct.Struct("<BBHIIIQQ")
+_RANGE: Final = struct.Struct("<QQ")
 _MODES: Final = {name: mode for mode, name in MODE_NAMES.items()}
 
 
@@ -74,16 +91,8 @@ def decode_progress(data: bytes, path: Path, group_id: int) -> tuple[GroupState,
 
 def encode_pending(group_id: int, state: GroupState, seq: int) -> bytes:
     """The contents of pel.log."""
-    consumers: dict[str, int] = {}
-    entries: list[bytes] = []
-    for offset, entry in state.pending.items():
-        consumer = consumers.setdefault(entry.consumer, len(consumers)) if entry.consumer else -1
-        entries.append(_ENTRY.pack(offset, entry.due_us, entry.attempts, consumer))
-    parts = [_CHECKED.pack(VERSION, len(entries), seq, group_id, len(consumers)), *entries]
-    for name in consumers:
-        raw = name.encode()
-        parts += [_TEXT.pack(len(raw)), raw]
-    checked = b"".join(parts)
+    consumers, parts = _encode_entries(state)
+    checked = _CHECKED.pack(VERSION, len(state.pending), seq, group_id, consumers) + b"".join(parts)
     return MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
 
 
@@ -101,19 +110,7 @@ def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pe
         raise Corrupt(file, 8, f"pending list version {version} is not known to this release; use a newer one")
     if found_id != group_id:
         raise Corrupt(file, 24, f"it belongs to group {found_id}, not to group {group_id}")
-    at = _HEADER.size + count * _ENTRY.size
-    entries = data[_HEADER.size : at]
-    consumers: list[str] = []
-    for _ in range(consumer_count):
-        (length,) = _TEXT.unpack_from(data, at)
-        at += _TEXT.size
-        consumers.append(data[at : at + length].decode())
-        at += length
-    pending = {
-        offset: Pending(attempts, due_us, consumers[consumer] if consumer >= 0 else "")
-        for offset, due_us, attempts, consumer in _ENTRY.iter_unpack(entries)
-    }
-    return pending, seq
+    return _decode_entries(data, _HEADER.size, count, consumer_count)[0], seq
 
 
 def entry_positions(data: bytes) -> Iterator[tuple[int, int]]:
@@ -121,3 +118,76 @@ def entry_positions(data: bytes) -> Iterator[tuple[int, int]]:
     count = int(_HEADER.unpack_from(data)[3])
     for at in range(_HEADER.size, _HEADER.size + count * _ENTRY.size, _ENTRY.size):
         yield int(_ENTRY.unpack_from(data, at)[0]), at
+
+
+def group_key(group_id: int) -> bytes:
+    """The key of a group in the table of groups."""
+    return group_id.to_bytes(4, "little")
+
+
+def encode_state(state: GroupState) -> bytes:
+    """The value of a group in the table of groups."""
+    raw = state.filter.encode()
+    consumers, parts = _encode_entries(state) if state.pending else (0, [])
+    ranges = [_RANGE.pack(start, stop) for start, stop in state.settled]
+    counts = (len(ranges), len(state.pending), consumers)
+    head = _STATE.pack(VERSION, state.mode, len(raw), *counts, state.cursor, state.committed)
+    return b"".join([head, *ranges, *parts, raw])
+
+
+def decode_state(value: bytes, path: Path, group_id: int, name: str) -> GroupState:
+    """The group of a value in the table of groups, which is in that file. Raises Corrupt."""
+    file = str(path)
+    if not value or value[0] != VERSION:
+        what = f"the state of group {group_id} ({name!r}) has version {value[:1].hex() or 'none'}, which is not known"
+        raise Corrupt(file, 0, f"{what} to this release; use a newer one")
+    try:
+        return _decode_state(value, name)
+    except (struct.error, IndexError, ValueError) as error:
+        raise Corrupt(file, 0, f"the state of group {group_id} ({name!r}) makes no sense: {error}") from error
+
+
+def _decode_state(value: bytes, name: str) -> GroupState:
+    _, mode, filter_length, ranges, count, consumers, cursor, committed = _STATE.unpack_from(value)
+    at = _STATE.size + ranges * _RANGE.size
+    if at + count * _ENTRY.size > len(value) or mode not in MODE_NAMES:
+        raise ValueError(f"mode {mode}, {ranges} ranges and {count} entries in {len(value)} bytes")
+    pending, end = _decode_entries(value, at, count, consumers)
+    if end + filter_length != len(value):
+        raise ValueError(f"{len(value)} bytes instead of {end + filter_length}")
+    state = GroupState(name, mode, value[end:].decode() if filter_length else "", committed)
+    state.cursor = cursor
+    state.pending = pending
+    for start, stop in _RANGE.iter_unpack(value[_STATE.size : at]):
+        state.settled.add(start, stop)
+    return state
+
+
+def _encode_entries(state: GroupState) -> tuple[int, list[bytes]]:
+    """How many consumers there are, and the entries with the consumers behind them."""
+    consumers: dict[str, int] = {}
+    parts: list[bytes] = []
+    for offset, entry in state.pending.items():
+        consumer = consumers.setdefault(entry.consumer, len(consumers)) if entry.consumer else -1
+        parts.append(_ENTRY.pack(offset, entry.due_us, entry.attempts, consumer))
+    for name in consumers:
+        raw = name.encode()
+        parts += [_TEXT.pack(len(raw)), raw]
+    return len(consumers), parts
+
+
+def _decode_entries(data: bytes, at: int, count: int, consumer_count: int) -> tuple[dict[int, Pending], int]:
+    """The entries that stand there, and where the consumers behind them end."""
+    end = at + count * _ENTRY.size
+    entries = data[at:end]
+    consumers: list[str] = []
+    for _ in range(consumer_count):
+        (length,) = _TEXT.unpack_from(data, end)
+        end += _TEXT.size
+        consumers.append(data[end : end + length].decode())
+        end += length
+    pending = {
+        offset: Pending(attempts, due_us, consumers[consumer] if consumer >= 0 else "")
+        for offset, due_us, attempts, consumer in _ENTRY.iter_unpack(entries)
+    }
+    return pending, end

@@ -10,13 +10,20 @@ from headrace.errors import Corrupt
 
 def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
     """The document with its checksum added; `values` says which format it is in."""
-    crc = zlib.crc32(_canonical(values))
-    whole = {**values, "crc32": f"{crc:08x}"}
-    return json.dumps(whole, ensure_ascii=False, indent=1).encode() if pretty else _canonical(whole)
+    canonical = _canonical(values)
+    if not pretty:
+        return seal_json(canonical)
+    whole = {**values, "crc32": f"{zlib.crc32(canonical):08x}"}
+    return json.dumps(whole, ensure_ascii=False, indent=1).encode()
 
 
-def decode_json(data: bytes, path: Path, format_number: int) -> dict[str, Any]:
-    """The values of a document. Raises Corrupt when it is not one, is damaged, or has another format."""
+def seal_json(document: bytes) -> bytes:
+    """A document in its shortest form, which has members and no checksum yet, with its checksum added."""
+    return document[:-1] + f',"crc32":"{zlib.crc32(document):08x}"}}'.encode()
+
+
+def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:
+    """The values of a document. Raises Corrupt when it is none, is damaged, or has a format that is not known."""
     file = str(path)
     try:
         values = json.loads(data)
@@ -31,7 +38,7 @@ def decode_json(data: bytes, path: Path, format_number: int) -> dict[str, Any]:
         raise Corrupt(file, 0, f"a text in it is not valid Unicode: {error}") from error
     if crc != found:
         raise Corrupt(file, 0, f"the checksum does not fit; it says {crc}")
-    if values.get("format") != format_number:
+    if values.get("format") not in range(1, newest + 1):
         raise Corrupt(file, 0, f"format {values.get('format')} is not known to this release; use a newer one")
     return values
 

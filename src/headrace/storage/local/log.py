@@ -22,6 +22,7 @@ from headrace.storage.local.segment import (
     segment_files,
     segment_path,
 )
+from headrace.storage.local.tails import Tail
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ MERGE_ROWS: Final = 256
 kept as messages and encoded together, so that many small commits still make large blocks."""
 
 _SHORTENED_ROWS: Final = 8
+_SMALL_BYTES: Final = 64 << 10
 
 
 @final
@@ -52,14 +54,14 @@ class Piece:
         self.start = start
         self.size = size
 
-    def shorten(self, first: int) -> int:
-        """Forget messages below `first` once they are half of all; returns how many bytes of memory that gives back.
+    def shorten(self, first: int, least: int) -> int:
+        """Forget messages below `first` if they are as many as that; returns how many bytes of memory that gives back.
 
         With many logs most of what is in memory would else be messages that everybody is done with.
         """
         gone = first - self.base
         count = self.next - self.base
-        if gone < _SHORTENED_ROWS or 2 * gone < count or self.block is not None:
+        if gone < least or self.block is not None:
             return 0
         freed = self.size * gone // count
         del self.messages[:gone]
@@ -79,7 +81,7 @@ class Piece:
 class LocalGroup:
     """A group and how far its files are: `progress_seq` and `pending_seq` are what was stored when they were read."""
 
-    __slots__ = ("has_pending_file", "id", "log", "pending_seq", "progress_seq", "state")
+    __slots__ = ("has_files", "has_pending_file", "id", "is_shared", "log", "pending_seq", "progress_seq", "state")
 
     def __init__(self, group_id: int, log: "LocalLog", state: GroupState, progress_seq: int, pending_seq: int) -> None:
         self.id = group_id
@@ -87,7 +89,14 @@ class LocalGroup:
         self.state = state
         self.progress_seq = progress_seq
         self.pending_seq = pending_seq
+        self.has_files = False
         self.has_pending_file = False
+        self.is_shared = False
+        """Whether its state is in the table of groups; it then stays there."""
+
+    @property
+    def directory(self) -> Path:
+        return self.log.directory / "consumers" / encode_name(self.state.name)
 
 
 @final
@@ -168,6 +177,8 @@ class LocalLog(Log):
         while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
             if max_bytes == NO_LIMIT:
+                if not found and offset + len(rows) == stop:
+                    return rows
                 found += rows
                 offset += len(rows)
                 continue
@@ -254,7 +265,8 @@ class LocalLog(Log):
         if not self.tail:
             self._open_piece = None
         else:
-            freed += self.tail[0].shorten(self.first_offset)
+            piece = self.tail[0]
+            freed += piece.shorten(self.first_offset, max(_SHORTENED_ROWS, (piece.next - piece.base + 1) // 2))
         self.tail_bytes -= freed
         return freed
 
@@ -264,6 +276,26 @@ class LocalLog(Log):
         self.tail = []
         self._open_piece = None
         return freed
+
+    def forget_settled(self) -> int:
+        """Let go of every message in memory that is truncated; returns how many bytes that gives back."""
+        freed = self.tail[0].shorten(self.first_offset, 1) if self.tail and not self.flushing else 0
+        self.tail_bytes -= freed
+        return freed
+
+    @property
+    def has_small_tail(self) -> bool:
+        """Whether what is in memory is hardly worth a file: making one takes as long as a few hundred messages do."""
+        return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self.tail])
+
+    def copy_tail(self) -> Tail:
+        """What is in memory and not truncated; the tail goes on as it is."""
+        base = max(self.first_offset, self.tail[0].base)
+        messages: list[Message] = []
+        for piece in self.tail:
+            if piece.next > base:
+                messages += piece.read(max(base, piece.base), piece.next)
+        return Tail(self.id, base, messages, self.tail_bytes)
 
     def begin_flush(self) -> list[Piece]:
         """What of the tail has to go to segments; nothing is added to it any more."""
@@ -329,8 +361,11 @@ class LocalLog(Log):
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""
-        if self.tail and offset >= self.tail[0].base:
-            piece = self.tail[bisect_right(self.tail, offset, key=_base_of) - 1]
+        tail = self.tail
+        if tail and offset >= tail[0].base:
+            piece = tail[-1]
+            if offset < piece.base:
+                piece = tail[bisect_right(tail, offset, key=_base_of) - 1]
             return piece.read(offset, min(stop, piece.next))
         block = self._block(offset)
         return block.messages(offset - block.base, min(stop, block.next) - block.base)

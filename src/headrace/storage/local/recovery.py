@@ -14,6 +14,7 @@ from headrace.storage.api import DEFINITIONS
 from headrace.storage.group_state import WORK, GroupState
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.checkpoint import (
+    GROUPS,
     Checkpoint,
     LogEntry,
     checkpoint_path,
@@ -21,12 +22,12 @@ from headrace.storage.local.checkpoint import (
     encode_checkpoint,
 )
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import decode_pending, decode_progress
+from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state, group_key
 from headrace.storage.local.journal import PAGE, JournalFile, Position
 from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.names import encode_name
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
+from headrace.storage.local.tails import SUFFIX, decode_tails, tails_path
 
 _log: Final = logging.getLogger("headrace.storage")
 _FIRST_SEQ_BITS: Final = 62
@@ -52,9 +53,10 @@ class Recovery:
         checkpoint = self._read_checkpoint()
         self.end = checkpoint.position
         self._catalog.next_id = checkpoint.next_id
+        self._load_tables(checkpoint)
         for entry in checkpoint.logs:
             self._load_log(entry)
-        self._load_tables(checkpoint)
+        self._load_tails(checkpoint)
         return JournalReader(self._disk, self.files, checkpoint.position)
 
     def finish(self, reader: JournalReader) -> None:
@@ -103,19 +105,50 @@ class Recovery:
             self._catalog.groups_by_id[group_id] = group
 
     def _load_group(self, log: LocalLog, group_id: int, name: str) -> LocalGroup:
-        directory = log.directory / "consumers" / encode_name(name)
-        path = directory / "pel.log"
         group = LocalGroup(group_id, log, GroupState(name, WORK, "", 0), 0, 0)
+        shared = self._catalog.tables.get(GROUPS)
+        value = shared.values.get(group_key(group_id)) if shared is not None else None
         try:
-            group.state, group.progress_seq = _read_progress(directory / "state.json", group_id)
-            group.pending_seq = group.progress_seq
-            if path.exists():
-                group.has_pending_file = True
-                group.state.pending, group.pending_seq = decode_pending(path.read_bytes(), path, group_id)
+            if shared is not None and value is not None:
+                group.is_shared = True
+                group.state = decode_state(value, table_path(self._root, GROUPS, shared.generation), group_id, name)
+            else:
+                self._read_files_of(group)
         except Corrupt as error:
             # Not a problem when the journal goes on to delete this group.
             self._suspects.append((group, error))
         return group
+
+    def _read_files_of(self, group: LocalGroup) -> None:
+        group.has_files = True
+        directory = group.directory
+        path = directory / "pel.log"
+        group.state, group.progress_seq = _read_progress(directory / "state.json", group.id)
+        group.pending_seq = group.progress_seq
+        if path.exists():
+            group.has_pending_file = True
+            group.state.pending, group.pending_seq = decode_pending(path.read_bytes(), path, group.id)
+
+    def _load_tails(self, checkpoint: Checkpoint) -> None:
+        """Take in the messages of small tails, and remove files of them that no checkpoint names."""
+        generation, length = checkpoint.tails
+        path = tails_path(self._root, generation)
+        self._catalog.tails_generation = generation
+        for found in sorted(path.parent.glob(f"*{SUFFIX}")):
+            if found != path:
+                self._disk.unlink(found)
+        if not length:
+            return
+        for at, record in decode_tails(_read(path), length, path):
+            try:
+                self._catalog.restore(record)
+            except KeyError as error:
+                what = f"log {error} is not in the checkpoint; restore both from one copy"
+                raise Corrupt(str(path), at, what) from error
+        for log in self._catalog.tails:
+            if log.unloaded is None or log.next_offset != log.unloaded.next:
+                what = f"queue {log.name!r} ends at {log.next_offset} in it, and elsewhere in the checkpoint"
+                raise Corrupt(str(path), 0, f"{what}; restore both from one copy")
 
     def _load_tables(self, checkpoint: Checkpoint) -> None:
         for name, (generation, length) in checkpoint.tables.items():

@@ -21,7 +21,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.api import DEFINITIONS
-from headrace.storage.local.json_file import decode_json, encode_json
+from headrace.storage.local.json_file import decode_json, encode_json, seal_json
 
 FORMAT: Final = 1
 MAGIC: Final = b"HRKV"
@@ -31,6 +31,8 @@ _ENTRY: Final = struct.Struct("<III")
 _LENGTHS: Final = struct.Struct("<II")
 _DELETED: Final = 0xFFFFFFFF
 _WASTE_BYTES: Final = 1 << 20
+_READABLE: Final = 4096
+"""Up to so many definitions are written line by line, for people; more would keep all else waiting for too long."""
 
 
 @final
@@ -54,7 +56,7 @@ class TableWrite:
 class Table:
     """One table: its values, and which of them the files do not have yet."""
 
-    __slots__ = ("changed", "generation", "length", "live_bytes", "name", "values")
+    __slots__ = ("_is_document", "_odd", "changed", "generation", "length", "live_bytes", "name", "values")
 
     def __init__(self, name: str, generation: int = 0, length: int = 0) -> None:
         self.name = name
@@ -63,8 +65,20 @@ class Table:
         self.generation = generation
         self.length = length
         self.live_bytes = 0
+        self._is_document = name in DEFINITIONS
+        self._odd: set[bytes] = set()
+        """The keys of definitions that are not in their shortest form: they cannot go into a file as they are."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
+        """Have this value under the key from now on, or none."""
+        if self._is_document:
+            self._odd.discard(key)
+            if value is not None and value != encode_definition(json.loads(value)):
+                self._odd.add(key)
+        self.keep(key, value)
+
+    def keep(self, key: bytes, value: bytes | None) -> None:
+        """The same for a definition that is known to be in its shortest form, or what is none."""
         old = self.values.pop(key, None) if value is None else self.values.get(key)
         if old is not None:
             self.live_bytes -= _ENTRY.size + len(key) + len(old)
@@ -81,7 +95,7 @@ class Table:
         return write
 
     def _write(self, root: Path, seq: int, changed: set[bytes]) -> TableWrite:
-        if self.name in DEFINITIONS:
+        if self._is_document:
             return TableWrite(self.name, definitions_path(root, self.name), self._document(seq), 0, 0, True)
         if self.generation == 0 or self.length > 2 * self.live_bytes + _WASTE_BYTES:
             entries = [HEADER, *[_encode_entry(key, value) for key, value in self.values.items()]]
@@ -94,8 +108,16 @@ class Table:
         return TableWrite(self.name, path, data, self.length, self.generation, False)
 
     def _document(self, seq: int) -> bytes:
-        values = {key.decode(): json.loads(value) for key, value in self.values.items()}
-        return encode_json({"format": FORMAT, "seq": seq, self.name: values})
+        if len(self.values) <= _READABLE:
+            values = {key.decode(): json.loads(value) for key, value in self.values.items()}
+            return encode_json({"format": FORMAT, "seq": seq, self.name: values})
+        # Put together from what is there: 0.1 s for 100,000 bindings, which took 1.1 s to read and to lay out in lines.
+        parts: list[bytes] = []
+        for key, value in self.values.items():
+            text = encode_definition(json.loads(value)) if key in self._odd else value
+            parts.append(encode_definition(key.decode()) + b":" + text)
+        head = f'{{"format":{FORMAT},"seq":{seq},"{self.name}":{{'.encode()
+        return seal_json(head + b",".join(parts) + b"}}")
 
 
 def definitions_path(root: Path, name: str) -> Path:
@@ -113,7 +135,7 @@ def decode_definitions(name: str, data: bytes, path: Path) -> Table:
         raise Corrupt(str(path), 0, f"it holds no {name}")
     table = Table(name)
     for key, value in values.items():
-        table.put(key.encode(), encode_definition(value))
+        table.keep(key.encode(), encode_definition(value))
     table.changed.clear()
     return table
 

@@ -11,7 +11,6 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.config.settings import StorageSettings
 from headrace.storage.local.catalog import Catalog
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry
 from headrace.storage.local.disk import is_full
 from headrace.storage.local.flusher import (
     CheckpointWrite,
@@ -22,21 +21,14 @@ from headrace.storage.local.flusher import (
     PrepareJournalFile,
     WriteIndexes,
 )
-from headrace.storage.local.group_files import encode_pending, encode_progress
 from headrace.storage.local.journal import Journal, Position
-from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.names import encode_name
+from headrace.storage.local.log import LocalLog
 from headrace.storage.local.segment import Segment, segment_path
-from headrace.storage.local.tables import table_path
+from headrace.storage.local.snapshot import end_checkpoint, take_down, take_small_tails, undo_checkpoint
 
 _log: Final = logging.getLogger("headrace.storage")
 _RETRY_US: Final = 1_000_000
 _DEFAULTS: Final = StorageSettings()
-_FEW_FILES: Final = 64
-_FILE_BYTES: Final = 16 << 10
-MOST_STRETCHED: Final = 3
-"""A checkpoint writes some files for each log and group that changed, at about 50 us each. So that a message's share
-of them does not grow with the number of queues, the journal gets 16 KiB longer for each, to three times its length."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +40,9 @@ class LocalSettings:
     tail_bytes: int = _DEFAULTS.tail_bytes
     segment_bytes: int = _DEFAULTS.segment_bytes
     cache_bytes: int = _DEFAULTS.cache_bytes
+    own_files: int = 64
+    """Up to so many small tails, and so many changed groups, get files of their own at a checkpoint. More share one: a
+    file takes 100 us and more to make, write, put in place and remove again."""
 
 
 @final
@@ -98,8 +93,8 @@ class Upkeep:
             self.do_chores()
         if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
             return False
-        checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._checkpoint_bytes()
-        if checkpoint or self._catalog.tail_bytes >= self._settings.tail_bytes:
+        checkpoint = self.checkpoint_wanted or self._journal_bytes(position) >= self._settings.checkpoint_bytes
+        if checkpoint or self._is_tail_full():
             if not is_synced and (checkpoint or self._catalog.chores):
                 return True
             self.flush(position, checkpoint)
@@ -122,17 +117,27 @@ class Upkeep:
         """Have the largest tails written to their segments, or with a checkpoint all of them and everything else too.
 
         Half of what is in memory is enough: what stays grows, and is written in larger blocks later. A checkpoint says
-        what is there as of `position`.
+        what is there as of `position`; small tails share a file then, and stay in memory.
         """
         self.do_chores()  # a dropped log's files go before those of a new log with its name come
         self.flushing = True
         write = self._begin_checkpoint(position) if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
         parts: list[LogFlush] = []
-        for log in self._catalog.tails if checkpoint else self._largest_tails():
+        for log in self._catalog.tails - write.carried if write is not None else self._largest_tails():
             pieces = log.begin_flush()
             parts.append(LogFlush(log, pieces, entries.get(log.id)))
         self._flusher.do(Flush(parts, write))
+
+    def _is_tail_full(self) -> bool:
+        """Whether much is in memory besides messages that everybody is done with; these are forgotten."""
+        limit = self._settings.tail_bytes
+        catalog = self._catalog
+        if catalog.tail_bytes < limit:
+            return False
+        for log in catalog.tails:
+            catalog.tail_bytes -= log.forget_settled()
+        return catalog.tail_bytes > limit * 3 // 4  # so that not every commit looks for them
 
     def _largest_tails(self) -> list[LocalLog]:
         """The fewest logs that hold half of the bytes in memory."""
@@ -172,7 +177,7 @@ class Upkeep:
         self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
         if write is not None:
             self.checkpoint_wanted = True
-            self._undo_checkpoint(write)
+            undo_checkpoint(write, self._catalog)
         return None
 
     def _take_log_flush(self, part: LogFlush) -> None:
@@ -201,49 +206,17 @@ class Upkeep:
     def _begin_checkpoint(self, position: Position) -> CheckpointWrite:
         """Take down what is there now, as of the last commit applied."""
         self.checkpoint_wanted = False
-        catalog = self._catalog
-        checkpoint = Checkpoint(position, catalog.next_id)
-        write = CheckpointWrite(checkpoint)
-        for log in catalog.logs_by_id.values():
-            checkpoint.logs.append(_entry_of(log))
-        dirty, catalog.dirty_groups = catalog.dirty_groups, set()
-        for group in dirty:
-            write.groups.append(group)
-            write.files += _files_of(group, position.seq)
-        for name, table in catalog.tables.items():
-            if table.changed:
-                old = table.generation
-                change = table.write(self._root, position.seq)
-                write.tables.append(change)
-                if old and change.generation != old:
-                    write.obsolete.append(table_path(self._root, name, old))
-                checkpoint.tables[name] = (change.generation, change.length)
-            elif table.length or table.values:
-                checkpoint.tables[name] = (table.generation, table.length)
+        settings = self._settings
+        write = take_down(self._root, self._catalog, position, settings.own_files)
+        take_small_tails(write, self._root, self._catalog, settings.own_files, settings.tail_bytes // 2)
         return write
 
     def _end_checkpoint(self, write: CheckpointWrite) -> None:
         """A checkpoint is written: the journal before it is free."""
         self._checkpoint_position = write.checkpoint.position
-        for table in write.tables:
-            self._catalog.tables[table.name].generation = table.generation
-            self._catalog.tables[table.name].length = table.length
+        end_checkpoint(write, self._catalog)
         if self._journal is not None:
             self._journal.recycle(self._checkpoint_position.index)
-
-    def _undo_checkpoint(self, write: CheckpointWrite) -> None:
-        """A checkpoint was not written: everything it held is still to be."""
-        for group in write.groups:
-            if self._catalog.groups_by_id.get(group.id) is group:
-                self._catalog.dirty_groups.add(group)
-        for table in write.tables:
-            self._catalog.tables[table.name].changed.update(table.changed)
-
-    def _checkpoint_bytes(self) -> int:
-        """How long the journal gets before a checkpoint is due."""
-        bytes_due = self._settings.checkpoint_bytes
-        files = len(self._catalog.dirty_groups) + len(self._catalog.tails) - _FEW_FILES
-        return min(bytes_due + max(0, files) * _FILE_BYTES, MOST_STRETCHED * bytes_due)
 
     def _journal_bytes(self, position: Position) -> int:
         """How much of the journal would have to be replayed."""
@@ -253,28 +226,3 @@ class Upkeep:
 
 def _tail_bytes_of(log: LocalLog) -> int:
     return log.tail_bytes
-
-
-def _entry_of(log: LocalLog) -> LogEntry:
-    entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
-    if log.unloaded is not None:
-        entry.segment = log.unloaded.segment
-        entry.segment_length = log.unloaded.segment_length
-    elif log.active is not None:
-        entry.segment = log.active.base
-        entry.segment_length = log.active.length
-    entry.stored_bytes = log.stored_bytes
-    if log.groups_by_name:
-        entry.groups = [(group.id, name) for name, group in log.groups_by_name.items()]
-    return entry
-
-
-def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
-    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
-    directory = group.log.directory / "consumers" / encode_name(group.state.name)
-    files: list[tuple[Path, bytes]] = []
-    if group.state.pending or group.has_pending_file:
-        group.has_pending_file = True
-        files.append((directory / "pel.log", encode_pending(group.id, group.state, seq)))
-    files.append((directory / "state.json", encode_progress(group.log.name, group.id, group.state, seq)))
-    return files

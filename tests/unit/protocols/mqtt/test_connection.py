@@ -228,10 +228,10 @@ def test_publishers_wait_while_the_broker_has_too_much_in_hand() -> None:
     field = Field()
     device = field.device()
     device.publish("a")
-    for tell in list(field.broker.on_flow):
+    for tell in list(field.broker.on_flow.values()):
         tell(True)
     assert device.line.is_paused
-    for tell in list(field.broker.on_flow):
+    for tell in list(field.broker.on_flow.values()):
         tell(False)
     assert not device.line.is_paused
 

@@ -140,6 +140,27 @@ def test_definitions_are_one_readable_document() -> None:
     assert decode_definitions(QUEUES, write.data, write.path).values == table.values
 
 
+def test_many_definitions_are_one_document_in_its_shortest_form_however_they_were_put() -> None:
+    table = Table(QUEUES)
+    shortest = {f"größe-{number}": encode_definition({"type": "stream", "ü": number / 3}) for number in range(5000)}
+    for name, value in shortest.items():
+        table.put(name.encode(), value)
+    table.put(b"with spaces", b'{"type": "stream",  "type": "classic"}')
+    table.put(b"again", b'{"type": "stream"}')
+    table.put(b"again", b'{"type":"quorum"}')
+    table.put(b"gone", b"{ }")
+    table.put(b"gone", None)
+
+    write = table.write(ROOT, 5)
+
+    assert b"\n" not in write.data
+    assert decode_definitions(QUEUES, write.data, write.path).values == {
+        **{name.encode(): value for name, value in shortest.items()},
+        b"with spaces": b'{"type":"classic"}',
+        b"again": b'{"type":"quorum"}',
+    }
+
+
 def test_a_definition_is_kept_in_its_shortest_form() -> None:
     assert encode_definition({"a": ["ü", 1]}) == '{"a":["ü",1]}'.encode()
 

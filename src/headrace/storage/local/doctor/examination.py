@@ -18,6 +18,7 @@ from headrace.storage.local.lock import ReadingLock
 from headrace.storage.local.names import decode_name, is_partial
 from headrace.storage.local.segment import HEADER_BYTES, segment_log_id, segment_path
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
+from headrace.storage.local.tails import SUFFIX, tails_path
 
 _ORPHAN: Final = "look whether a copy of journal/ knows it; if not, move it away"
 _DRAFTS: Final = (".json.tmp", ".log.tmp", ".kv.tmp")
@@ -108,6 +109,10 @@ class _Examination:
         for path in sorted((self._root / "state").glob("*.kv")):
             if path not in used and self._projection.is_sound:
                 self._left_over(path, "a version of a table that nothing refers to")
+        tails = tails_path(self._root, checkpoint.tails[0])
+        for path in sorted(tails.parent.glob(f"*{SUFFIX}")):
+            if self._projection.is_sound and (path != tails or not checkpoint.tails[1]):
+                self._left_over(path, "small tails that nothing refers to")
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
@@ -151,7 +156,7 @@ class _Examination:
     def _check_segments(self, log: ExpectedLog, entry: LogEntry, sizes: dict[int, int], row: QueueRow) -> None:
         directory = log.directory / "segments"
         checks: list[SegmentCheck] = []
-        if entry.segment >= 0 and log.first < entry.next:
+        if entry.segment >= 0 and log.first < log.stored_next:
             sizes.setdefault(entry.segment, entry.segment_length)  # a missing one is reported when it is opened
         for base, size in sorted(sizes.items()):
             path = segment_path(directory, base)
@@ -173,7 +178,7 @@ class _Examination:
                 if wrong:
                     self._repairs.append(RebuildIndexes(log.name, path, base, log.id))
         if self._projection.checkpoint is not None:
-            row.problems += coverage_problems(checks, log.first, entry.next, directory)
+            row.problems += coverage_problems(checks, log.first, log.stored_next, directory)
         elif checks:
             row.next_offset = checks[-1].segment.next
 
@@ -201,9 +206,12 @@ class _Examination:
 
     def _check_group_directories(self, log: ExpectedLog, row: QueueRow) -> None:
         known = {group.directory for group in log.groups.values()} | self._projection.gone
+        shared = {group.directory for group in log.groups.values() if group.is_shared}
         for directory in _named_directories(log.directory / "consumers"):
             if directory.name.startswith(".trash-"):
                 row.problems.append(self._remove(directory, "what is left of a deleted group"))
+            elif directory in shared:
+                row.problems.append(self._remove(directory, "files of a group whose state is in the table of groups"))
             elif directory not in known and self._projection.checkpoint is not None:
                 what = "this is the directory of a group that the checkpoint and the journal do not know"
                 row.problems.append(Problem(str(directory), 0, what, _ORPHAN))

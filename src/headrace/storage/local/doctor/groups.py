@@ -1,4 +1,4 @@
-"""A group's files under examination: state.json, pel.log, and whether they make sense together. No journal."""
+"""A group under examination: its files state.json and pel.log, or its state in the table of groups. No journal."""
 
 import struct
 from pathlib import Path
@@ -9,7 +9,7 @@ from headrace.storage.group_state import MODE_NAMES, GroupState
 from headrace.storage.local import group_files
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.doctor.findings import GroupRow, Problem, problem_of, read_whole
-from headrace.storage.local.group_files import decode_pending, decode_progress, entry_positions
+from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state, entry_positions
 from headrace.storage.local.json_file import decode_json
 
 _REMEDY: Final = "restore the file from a copy, or drop the queue; until then this queue is refused"
@@ -19,12 +19,26 @@ _REMEDY: Final = "restore the file from a copy, or drop the queue; until then th
 class ExpectedGroup:
     """A group as its files and the journal make it; `state` is None when its files cannot be read."""
 
-    __slots__ = ("directory", "id", "name", "pending_at", "pending_seq", "problems", "progress_seq", "state")
+    __slots__ = (
+        "directory",
+        "id",
+        "is_shared",
+        "name",
+        "pending_at",
+        "pending_file",
+        "pending_seq",
+        "problems",
+        "progress_seq",
+        "state",
+    )
 
     def __init__(self, group_id: int, name: str, directory: Path) -> None:
         self.id = group_id
         self.name = name
         self.directory = directory
+        self.is_shared = False
+        """Whether its state is in the table of groups: files of its own are left from before."""
+        self.pending_file = directory / "pel.log"
         self.state: GroupState | None = None
         self.progress_seq = 0
         self.pending_seq = 0
@@ -50,6 +64,21 @@ def read_group(disk: Disk, queue: str, group: ExpectedGroup) -> None:
         group.problems.append(problem_of(error, _REMEDY))
         return
     group.state = state
+
+
+def read_shared_group(group: ExpectedGroup, value: bytes, path: Path) -> None:
+    """Take in the state of a group from the table of groups, which is in that file."""
+    group.is_shared = True
+    group.pending_file = path
+    try:
+        state = decode_state(value, path, group.id, group.name)
+    except Corrupt as error:
+        group.problems.append(problem_of(error, _REMEDY))
+        return
+    group.state = state
+    if state.committed > state.cursor or any(start <= state.committed for start, _ in state.settled):
+        what = f"group {group.name!r}: what is settled does not fit the committed offset {state.committed}"
+        group.problems.append(Problem(str(path), 0, f"{what} and the cursor {state.cursor}", _REMEDY))
 
 
 def check_group(group: ExpectedGroup, next_offset: int, end_seq: int) -> None:
@@ -114,5 +143,5 @@ def _report_pending(group: ExpectedGroup, offsets: list[int], why: str) -> None:
         return
     more = f" (and {len(offsets) - 1} more like it)" if len(offsets) > 1 else ""
     what = f"offset {offsets[0]} is pending, but {why}{more}"
-    file = str(group.directory / "pel.log")
-    group.problems.append(Problem(file, group.pending_at.get(offsets[0], 0), what, _REMEDY))
+    at = group.pending_at.get(offsets[0], 0)
+    group.problems.append(Problem(str(group.pending_file), at, what, _REMEDY))

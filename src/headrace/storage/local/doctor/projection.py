@@ -8,15 +8,18 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.group_state import CREATED, DELETED, GroupState
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.checkpoint import GROUPS, Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.doctor.findings import JournalRow, Problem, problem_of, read_whole, unreadable
-from headrace.storage.local.doctor.groups import ExpectedGroup, read_group
+from headrace.storage.local.doctor.groups import ExpectedGroup, read_group, read_shared_group
 from headrace.storage.local.doctor.meter import Meter
+from headrace.storage.local.group_files import group_key
 from headrace.storage.local.journal import PAGE, JournalFile, Position
 from headrace.storage.local.journal_reader import JournalReader, read_file
 from headrace.storage.local.names import encode_name
 from headrace.storage.local.record import CREATE_LOG, DROP_LOG, TRUNCATE, Operation, Record, decode_operations
+from headrace.storage.local.tables import Table, decode_table, table_path
+from headrace.storage.local.tails import decode_tails, tails_path
 
 _RESTORE_JOURNAL: Final = "restore journal/ from a copy; nothing is cut away by itself, because it was stored"
 
@@ -25,7 +28,18 @@ _RESTORE_JOURNAL: Final = "restore journal/ from a copy; nothing is cut away by 
 class ExpectedLog:
     """A log as the checkpoint and the journal make it."""
 
-    __slots__ = ("directory", "entry", "first", "groups", "id", "name", "next", "problems", "replayed_from")
+    __slots__ = (
+        "directory",
+        "entry",
+        "first",
+        "groups",
+        "id",
+        "name",
+        "next",
+        "problems",
+        "replayed_from",
+        "stored_next",
+    )
 
     def __init__(self, log_id: int, name: str, directory: Path, entry: LogEntry | None) -> None:
         self.id = log_id
@@ -35,8 +49,10 @@ class ExpectedLog:
         """What the checkpoint says; None when the log was made after it, and is in the journal as a whole."""
         self.first = entry.first if entry is not None else 0
         self.next = entry.next if entry is not None else 0
+        self.stored_next = self.next
+        """Behind the last message that has to be in segments."""
         self.replayed_from = -1
-        """The first offset that the journal holds, or -1 when it holds none."""
+        """The first offset that the journal, or the file of small tails, holds, or -1 when neither holds any."""
         self.groups: dict[str, ExpectedGroup] = {}
         self.problems: list[Problem] = []
 
@@ -75,8 +91,10 @@ class Projection:
             self.problems.append(problem_of(error, "restore journal/ from a copy; without it no queue can be opened"))
             self._report_headers(damaged, [])
             return
+        shared = self._read_shared(checkpoint)
         for entry in checkpoint.logs:
-            self._load_log(entry, checkpoint)
+            self._load_log(entry, checkpoint, shared)
+        self._load_tails(checkpoint)
         self._replay(checkpoint, damaged)
 
     def _read_files(self) -> list[JournalFile]:
@@ -113,7 +131,18 @@ class Projection:
             return Checkpoint(Position(0, 0, PAGE), 1)
         return decode_checkpoint(read_whole(self._disk, path), path)
 
-    def _load_log(self, entry: LogEntry, checkpoint: Checkpoint) -> None:
+    def _read_shared(self, checkpoint: Checkpoint) -> Table | None:
+        """The states of groups that have no files of their own; None when it is damaged, which is told elsewhere."""
+        if GROUPS not in checkpoint.tables:
+            return Table(GROUPS)
+        generation, length = checkpoint.tables[GROUPS]
+        path = table_path(self._root, GROUPS, generation)
+        try:
+            return decode_table(GROUPS, generation, read_whole(self._disk, path), length, path)
+        except Corrupt:
+            return None
+
+    def _load_log(self, entry: LogEntry, checkpoint: Checkpoint, shared: Table | None) -> None:
         log = ExpectedLog(entry.id, entry.name, self._root / "queues" / encode_name(entry.name), entry)
         ids = [entry.id, *(group_id for group_id, _ in entry.groups)]
         taken = [each for each in ids if each in self.logs or each in self._groups or each >= checkpoint.next_id]
@@ -123,8 +152,33 @@ class Projection:
         self.logs[entry.id] = log
         for group_id, name in entry.groups:
             group = log.group(group_id, name)
-            read_group(self._disk, entry.name, group)
+            value = shared.values.get(group_key(group_id)) if shared is not None else None
+            if shared is not None and value is not None:
+                read_shared_group(group, value, table_path(self._root, GROUPS, shared.generation))
+            elif shared is not None:
+                read_group(self._disk, entry.name, group)
             self._groups[group_id] = (log, group)
+
+    def _load_tails(self, checkpoint: Checkpoint) -> None:
+        """Note which messages are in the file of small tails instead of segments."""
+        generation, length = checkpoint.tails
+        if not length:
+            return
+        path = tails_path(self._root, generation)
+        try:
+            for at, record in decode_tails(read_whole(self._disk, path), length, path):
+                for log_id, count, base in record.runs:
+                    self._take_tail(path, at, log_id, base, base + count)
+        except Corrupt as error:
+            self.problems.append(problem_of(error, _RESTORE_JOURNAL))
+
+    def _take_tail(self, path: Path, at: int, log_id: int, base: int, stop: int) -> None:
+        log = self.logs.get(log_id)
+        if log is None or log.replayed_from >= 0 or stop != log.next:
+            what = f"it has messages {base} to {stop - 1} of log {log_id}, which do not fit the checkpoint"
+            self.problems.append(Problem(str(path), at, what, _RESTORE_JOURNAL))
+        else:
+            log.stored_next = log.replayed_from = base
 
     def _replay(self, checkpoint: Checkpoint, damaged: list[JournalFile]) -> None:
         start = checkpoint.position
