@@ -131,6 +131,11 @@ _DECLARATION: Final = {
         },
         topics={"type": "array", "items": TEXT},
         filter={**TEXT, "description": "An expression that messages must satisfy to enter."},
+        source={**TEXT, "description": "A stream from which it gets all that satisfies the filter."},
+        source_from={
+            "type": ["string", "integer"],
+            "description": "Where it begins there: earliest, latest, an offset, timestamp=TIME.",
+        },
         limits=TABLE,
         retry=TABLE,
         retention=TABLE,
