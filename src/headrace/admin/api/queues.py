@@ -65,7 +65,7 @@ async def declare_queue(call: Call) -> Response:
     broker = call.broker(host)
     is_new = name not in broker.topology.queues
     queue = broker.declare(definition)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer(queue_to_json(host, queue, call.site.sampler), 201 if is_new else 200)
 
 
@@ -88,7 +88,7 @@ async def delete_queue(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, QUEUE, name)
     broker = call.broker(host)
     count = broker.delete(name, call.flag("if_unused"), call.flag("if_empty"), broker.topology.queue(name).owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer({"messages": count})
 
 
@@ -97,7 +97,7 @@ async def purge_queue(call: Call) -> Response:
     call.rights(host).check(READ, QUEUE, name)
     broker = call.broker(host)
     count = broker.purge(name, broker.topology.queue(name).owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer({"messages": count})
 
 

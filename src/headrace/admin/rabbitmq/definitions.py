@@ -136,7 +136,7 @@ async def bring_in(call: Call) -> Response:
             except HeadraceError as error:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
     for broker in touched.values():
-        await call.stored(broker)
+        await call.kept(broker)
     return nothing()
 
 

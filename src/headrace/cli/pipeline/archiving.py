@@ -53,7 +53,7 @@ def archive(
     conf: Conf = None,
 ) -> None:
     """Keep queues as Parquet files by queue and date, each message once; start it again and it goes on."""
-    with spark_session(master, conf) as spark, Board() as tell:
+    with spark_session(master, conf, url) as spark, Board() as tell:
         from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 
         run_archive(

@@ -77,7 +77,7 @@ def sql(
 ) -> None:
     """Run a query over queues, for good or up to now; start it again and it goes on where it ended."""
     schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
-    with spark_session(master, conf) as spark, Board() as tell:
+    with spark_session(master, conf, url) as spark, Board() as tell:
         from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
         from headrace.spark.pipelines.state import DEFAULT_STATES
 
@@ -120,8 +120,9 @@ def run(
     for each in only or []:
         if each not in names:
             fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
-    with spark_session(master, conf) as spark, Board() as tell:
-        run_together(spark, [each for each in pipelines if not only or each.name in only], tell)
+    chosen = [each for each in pipelines if not only or each.name in only]
+    with spark_session(master, conf, *[each.endpoint.url for each in chosen]) as spark, Board() as tell:
+        run_together(spark, chosen, tell)
 
 
 def _by_queue(option: str, given: list[str] | None, sources: list[str]) -> dict[str, str]:

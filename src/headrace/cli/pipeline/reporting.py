@@ -42,7 +42,7 @@ def report(
     conf: Conf = None,
 ) -> None:
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
-    with spark_session(master, conf) as spark:
+    with spark_session(master, conf, url) as spark:
         from headrace.spark.pipelines.report import ReportSettings, run_report
 
         done = run_report(

@@ -63,14 +63,14 @@ def endpoint(url: str, vhost: str, replication_group: str = "") -> "Endpoint":
 
 
 @contextmanager
-def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession]":
-    """Spark for as long as a command runs."""
+def spark_session(master: str, conf: list[str] | None, *urls: str) -> "Iterator[SparkSession]":
+    """Spark for as long as a command runs; executors find the stores at these URLs as this process does."""
     settings = dict(_setting(each) for each in conf or [])
     try:
         with problems_told(), _termination_interrupts():
-            from headrace.spark.pipelines.session import open_session
+            from headrace.spark.pipelines.session import open_session, store_settings
 
-            spark = open_session(master, "headrace", settings)
+            spark = open_session(master, "headrace", {**store_settings(urls), **settings})
             try:
                 yield spark
             finally:
