@@ -88,7 +88,7 @@ def _source(source: dict[str, Any]) -> dict[str, object]:
         "headrace queues declare events --type stream --max-age 7d",
         "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
         """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
-        """headrace queues declare invoices --source papers --filter "type = 'invoice' AND amount > 100\"""",
+        """headrace queues declare large --source events --filter "amount > 100" --from earliest""",
     )
 )
 @connected
