@@ -1,11 +1,10 @@
 """How fast Spark reads and writes queues: against Parquet, against a Python source of tuples, through a running broker.
 
-    python bench/spark.py [--messages 1000000] [--rounds 3] [--only write|read|latency]
-
-How fast messages are assigned to a thousand queues is bench/assign.py's question.
+    python bench/spark.py [--messages 1000000] [--rounds 3] [--only write|read|latency|assign] [--filters 1000]
 
 All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
-this process, its JVM and all their Python workers.
+this process, its JVM and all their Python workers. For `assign` every message has two headers and matches about 2.5
+filters: matched on one core, matched in Spark, stored.
 """
 
 import argparse
@@ -22,18 +21,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from headrace.selector import parse
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
+from headrace.spark.pipelines.assign import AssignSettings, columns_read, read_filters, run_assign
+from headrace.spark.pipelines.endpoint import Endpoint
+from headrace.spark.pipelines.predicates import PredicateSet
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.spans import span_blocks
 
 PAYLOAD_BYTES = 200
+WARMUP_ROUNDS = 3
+"""Until Java has compiled what all of them run."""
 LATENCY_ROUNDS = 10
+ALONE_ROWS = 100_000
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 class Contest:
@@ -52,13 +60,13 @@ class Contest:
         self.cpu[name] = []
 
     def run(self, rounds: int) -> None:
-        for number in range(rounds + 1):  # the first warms up
+        for number in range(-WARMUP_ROUNDS, rounds):
             for name, run in self._contenders.items():
-                cpu, start = _cpu_seconds(), time.perf_counter()
+                cpu, start = sum(_cpu_seconds().values()), time.perf_counter()
                 run()
-                if number:
+                if number >= 0:
                     self.wall[name].append(time.perf_counter() - start)
-                    self.cpu[name].append(_cpu_seconds() - cpu)
+                    self.cpu[name].append(sum(_cpu_seconds().values()) - cpu)
 
     def median(self, name: str) -> float:
         return statistics.median(self.wall[name])
@@ -73,7 +81,7 @@ class Contest:
 
 
 def ratio(text: str, found: float, wanted: float) -> None:
-    print(f"  {text}: {found:.2f} ({'at least' if wanted else ''} {wanted:.1f} wanted)")
+    print(f"  {text}: {found:.2f}" + (f" (at least {wanted:.1f} wanted)" if wanted else ""))
 
 
 class TupleSource(DataSource):
@@ -127,31 +135,36 @@ class Broker:
             time.sleep(0.05)
         self.url = f"http://guest:guest@127.0.0.1:{json.loads(ready.read_text())['ports']['http']}"
 
-    def declare(self, queue: str) -> None:
-        body = {"durable": True, "auto_delete": False, "arguments": {}}
-        httpx.put(f"{self.url}/api/queues/%2F/{queue}", json=body).raise_for_status()
+    def declare(self, *queues: str, kind: str = "classic") -> None:
+        body = {"durable": True, "auto_delete": False, "arguments": {"x-queue-type": kind}}
+        with httpx.Client() as client:
+            for queue in queues:
+                client.put(f"{self.url}/api/queues/%2F/{queue}", json=body).raise_for_status()
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
 
 
-def _cpu_seconds() -> float:
-    """What this process and everything below it has used so far."""
+def _cpu_seconds() -> dict[str, float]:
+    """What this process and everything below it has used so far, by kind: Java, the broker, all other Python."""
     children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
+    used: dict[int, tuple[str, float]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
+            command = (stat.parent / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         pid = int(stat.parent.name)
         children.setdefault(int(fields[1]), []).append(pid)
-        used[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    total, ahead = 0.0, [os.getpid()]
+        kind = "Java" if b"java" in command[0] else "broker" if b"serve" in command else "Python"
+        used[pid] = kind, sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total, ahead = {"Java": 0.0, "Python": 0.0, "broker": 0.0}, [os.getpid()]
     while ahead:
         pid = ahead.pop()
-        total += used.get(pid, 0.0)
+        kind, seconds = used.get(pid, ("Python", 0.0))
+        total[kind] += seconds
         ahead += children.get(pid, [])
     return total
 
@@ -159,6 +172,7 @@ def _cpu_seconds() -> float:
 def _session(folder: Path) -> SparkSession:
     ensure_java()
     ensure_python(folder)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # packages that are installed are compiled
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_CONF_DIR"] = str(folder)
     (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
@@ -177,10 +191,15 @@ def _read(spark: SparkSession, url: str) -> DataFrame:
     return spark.read.format("headrace").option("url", url).load("orders")
 
 
-def _stream(spark: SparkSession, url: str, checkpoint: Path) -> None:
+def _stream(spark: SparkSession, url: str, checkpoint: Path) -> float:
+    """All of it in one batch; returns the rows a second that Spark counts for the batch, without the query's start."""
     frame = spark.readStream.format("headrace").option("url", url).load("orders")
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-    query.trigger(availableNow=True).start().awaitTermination()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    progress = query.lastProgress
+    assert progress is not None
+    return progress.processedRowsPerSecond
 
 
 def _stream_parquet(spark: SparkSession, path: str, checkpoint: Path) -> None:
@@ -220,10 +239,12 @@ def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int,
     spark.dataSource.register(TupleSource)
     contest = Contest(f"Reading {messages:,} messages of {PAYLOAD_BYTES} B, all columns", messages)
     checkpoints = iter(range(1000))
+    rates: list[float] = []
     contest.add("parquet, uncompressed", lambda: _consume(spark.read.parquet(parquet)))
     contest.add("headrace, data directory", lambda: _consume(_read(spark, url)))
     contest.add("headrace, through the broker", lambda: _consume(_read(spark, broker.url)))
-    contest.add("headrace, stream from directory", lambda: _stream(spark, url, folder / f"cp{next(checkpoints)}"))
+    stream = "headrace, stream from directory"
+    contest.add(stream, lambda: rates.append(_stream(spark, url, folder / f"cp{next(checkpoints)}")))
     contest.add("parquet, as a stream", lambda: _stream_parquet(spark, parquet, folder / f"cp{next(checkpoints)}"))
     contest.add("a source of tuples", lambda: _consume(spark.read.format("tuples").load(url)))
     contest.run(rounds)
@@ -231,7 +252,9 @@ def bench_read(spark: SparkSession, broker: Broker, folder: Path, messages: int,
     own = contest.median("headrace, data directory")
     ratio("of parquet's rate", contest.median("parquet, uncompressed") / own, 0.5)
     ratio("of the tuples' rate", contest.median("a source of tuples") / own, 4.0)
-    ratio("catching up as a stream, of the batch rate", own / contest.median("headrace, stream from directory"), 0.6)
+    ratio("catching up as a stream, the query's start included, of the batch rate", own / contest.median(stream), 0.6)
+    batches = statistics.median(rates[-rounds:])
+    ratio("the stream's batch by itself, as Spark counts it, of the batch rate", batches * own / messages, 0.6)
     found = contest.median("parquet, uncompressed") / contest.median("parquet, as a stream")
     ratio("parquet as a stream, of its batch rate", found, 0.0)
     ratio("through the broker, of the directory's rate", own / contest.median("headrace, through the broker"), 0.0)
@@ -275,19 +298,87 @@ def _single_rows(query: StreamingQuery, broker: Broker) -> list[int]:
     return found[2:]
 
 
+def filter_of(number: int) -> str:
+    return (
+        f"topic = 'orders/{number}'",
+        f"topic LIKE 'orders/{number}%' AND priority < 3",
+        f"region = 'r{number % 50}' AND amount BETWEEN {number % 600} AND {number % 600 + 20}",
+        f"amount > {690 + number % 10} AND NOT region IN ('r1', 'r2', 'r{number % 50}')",
+        f"topic IN ('orders/{number}', 'orders/{number + 1}') OR topic = 'x'",
+    )[number % 5]
+
+
+def bench_assign(
+    spark: SparkSession, broker: Broker, folder: Path, messages: int, filters: dict[str, str], rounds: int
+) -> None:
+    """Every message of a log to each durable queue whose filter it matches."""
+    spark.conf.set(ARROW_ROWS, "20000")  # as `headrace pipeline` has it
+    broker.declare("events", kind="stream")
+    broker.declare(*filters)
+    rows = spark.range(messages).selectExpr(
+        f"rpad(CAST(id AS STRING), {PAYLOAD_BYTES}, 'x') AS payload",
+        "concat('orders/', id % 1000) AS topic",
+        "map('region', concat('r', id % 50), 'amount', CAST(id % 700 AS STRING)) AS headers",
+    )
+    _write(rows, broker.url, "events")
+    log = Endpoint(str(broker.data)).read(spark, "events", includeHeaders="true")
+    log = log.select(*columns_read(tuple(("", text) for text in filters.values())))
+    texts = list(filters.values())
+    print(f"\nAssigning {messages:,} messages of {PAYLOAD_BYTES} B by {len(filters):,} filters")
+    stored: list[float] = []
+    for number in range(rounds):
+        state = folder / f"assign-{number}"
+        settings = AssignSettings("bench", Endpoint(broker.url), "events", read_filters(filters), state, once=True)
+        before = _cpu_seconds()
+        stored.append(run_assign(spark, settings).rate)
+        used = {kind: (after - before[kind]) / messages * 1e6 for kind, after in _cpu_seconds().items()}
+        matched = f"matched: on one core {_matched_alone(log, texts):,.0f} rows/s, in Spark"
+        print(f"  stored {stored[-1]:,.0f} rows/s; {matched} {_matched_in_spark(log, texts, messages):,.0f} rows/s")
+        print("    us of CPU a message stored: " + ", ".join(f"{kind} {each:.1f}" for kind, each in used.items()))
+    ratio("rows/s stored / 50,000", statistics.median(stored) / 50_000, 1.0)
+    spark.conf.unset(ARROW_ROWS)
+
+
+def _matched_alone(log: DataFrame, filters: list[str]) -> float:
+    """Rows a second of one core, without Spark."""
+    table = log.where(f"offset < {ALONE_ROWS}").toArrow()
+    predicates = PredicateSet([parse(text) for text in filters])
+    started = time.perf_counter()
+    for batch in table.combine_chunks().to_batches(max_chunksize=20_000):
+        predicates.matches(batch)
+    return len(table) / (time.perf_counter() - started)
+
+
+def _matched_in_spark(log: DataFrame, filters: list[str], messages: int) -> float:
+    """Rows a second from the log to pairs of offset and filter."""
+
+    def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        predicates = PredicateSet([parse(text) for text in filters])
+        for batch in batches:
+            rows, numbers = predicates.matches(batch)
+            offsets = batch.column("offset").take(pa.array(rows))
+            yield pa.RecordBatch.from_arrays([offsets, pa.array(numbers)], ["offset", "filter"])
+
+    started = time.perf_counter()
+    _consume(log.mapInArrow(match, "offset BIGINT, filter INT"))
+    return messages / (time.perf_counter() - started)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("write", "read", "latency"), default="")
+    parser.add_argument("--only", choices=("write", "read", "latency", "assign"), default="")
+    parser.add_argument("--filters", type=int, default=1000)
     arguments = parser.parse_args()
+    filters = {f"q{number:05}": filter_of(number) for number in range(arguments.filters)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spark = _session(folder)
         broker = Broker(folder)
         try:
             broker.declare("sink")
-            if arguments.only != "latency":
+            if arguments.only in ("", "write", "read"):
                 frame = fill(spark, broker, folder, arguments.messages)
             if arguments.only in ("", "write"):
                 bench_write(frame, broker, folder, arguments.messages, arguments.rounds)
@@ -295,6 +386,8 @@ def main() -> None:
                 bench_read(spark, broker, folder, arguments.messages, arguments.rounds)
             if arguments.only in ("", "latency"):
                 bench_latency(spark, broker, folder, arguments.rounds)
+            if arguments.only in ("", "assign"):
+                bench_assign(spark, broker, folder, arguments.messages, filters, arguments.rounds)
         finally:
             spark.stop()
             broker.stop()

@@ -64,6 +64,9 @@ class _Pipe:
     def send(self, data: bytes) -> None:
         self.sent.append(data)
 
+    def withhold(self, more_bytes: int) -> None:
+        return
+
     def before_flush(self, call: Callable[[], None]) -> None:
         self._soon.append(call)
 
@@ -112,6 +115,14 @@ class Client:
 
     def declare(self, queue: str, kind: str) -> None:
         self.call(commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": kind}))
+
+    def consume_all(self, queues: list[str]) -> None:
+        """Declare many queues and consume them, all at once."""
+        parts: list[bytes] = []
+        for queue in queues:
+            parts.append(frame.marshal(commands.Queue.Declare(queue=queue, durable=True), 1))
+            parts.append(frame.marshal(commands.Basic.Consume(queue=queue, consumer_tag=queue), 1))
+        self.feed(b"".join(parts))
 
     def feed(self, data: bytes) -> None:
         """Have the broker read this, and do all that follows from it."""

@@ -88,6 +88,9 @@ def scenarios(folder: Path) -> Iterator[tuple[str, Run]]:
     whole = LocalEngine(folder / "whole")
     yield from connections(whole)
     whole.close()
+    many = LocalEngine(folder / "many")
+    yield f"AMQP 0-9-1, {COUNT} queues, one message each", scattered(many)
+    many.close()
     yield from mqtt()
     yield "topic exchange, 1000 bindings, new key", routing()
 
@@ -161,6 +164,29 @@ def connections(engine: Engine) -> Iterator[tuple[str, Run]]:
     yield "AMQP 0-9-1 queue, end to end", pass_on
     yield "AMQP 0-9-1 queue, fill a backlog", fill
     yield "AMQP 0-9-1 queue, drain, acked one by one", lambda: consume("backlog", True)
+
+
+def scattered(engine: Engine) -> Run:
+    """End to end, with another queue for each message: all that is done per queue and turn is done per message."""
+    client = Client(House(engine), COUNT)
+    queues = [f"queue-{number}" for number in range(COUNT)]
+    client.consume_all(queues)
+    client.take()
+    batches = [
+        b"".join([publish_frames(queue, PAYLOAD) for queue in queues[start : start + BATCH]])
+        for start in range(0, COUNT, BATCH)
+    ]
+    tag = 0
+
+    def pass_on() -> None:
+        nonlocal tag
+        for batch in batches:
+            client.feed(batch)
+            assert client.take().count(PAYLOAD) == BATCH, "not all was delivered"
+            tag += BATCH
+            client.feed(ack_frame(tag, True))
+
+    return pass_on
 
 
 def mqtt() -> Iterator[tuple[str, Run]]:

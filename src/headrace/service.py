@@ -33,7 +33,7 @@ from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.reloading import Reloaded, Reloading, limit
 from headrace.storage.api import Engine
-from headrace.storage.local.staging import StagingArea
+from headrace.storage.local.staging import EXPIRE_SECONDS, StagingArea
 from headrace.tokens import read_tokens
 from headrace.version import __version__
 
@@ -45,6 +45,8 @@ MQTT: Final = "mqtt"
 WEB_SOCKET: Final = "ws"
 WS_PATHS: Final = ("/", "/mqtt")
 WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+_SWEEP_US: Final = 600 * 1_000_000
+"""How often what dead jobs left behind is looked for."""
 
 
 @final
@@ -77,6 +79,7 @@ class Service:
         self._premises = premises
         self._clock = premises.clock
         self._reloading: Reloading | None = None
+        self._sweep_due_us = 0
         configuration = premises.configuration
         tokens = read_tokens(configuration.settings.jwt)
         self._hosts = self._open_hosts(configuration.settings)
@@ -168,6 +171,16 @@ class Service:
         self._amqp10.tick()
         self._mqtt.tick()
         self._access.tick()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Have what dead jobs left behind removed, whether or not others write."""
+        now_us = self._clock.now_us()
+        if now_us >= self._sweep_due_us:
+            self._sweep_due_us = now_us + _SWEEP_US
+            staging, before_s = self._premises.staging, now_us / 1_000_000 - EXPIRE_SECONDS
+            if staging.is_used:
+                self._premises.background.run(lambda: staging.sweep(before_s), lambda _: None)
 
     def trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""

@@ -36,7 +36,7 @@ from headrace.storage.local.record import (
     encode_put,
     encode_record,
     encode_step,
-    encode_truncations,
+    encode_truncate,
 )
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
@@ -69,7 +69,7 @@ BLOCK_RUNS: list[Run] = [(1, 2, PLAIN_BASE), (2, 1, 7)]
 OPERATIONS = [
     encode_create_log(1, "orders"),
     encode_drop_log(1),
-    encode_truncations([(1, 40)]),
+    encode_truncate(1, 40),
     encode_step(Transition(CREATED, "orders", "billing", 40, mode=WORK, filter="orders/#"), 1, 2),
     encode_step(Transition(DELETED, "orders", "billing"), 1, 2),
     encode_step(Transition(CLAIMED, "orders", "billing", 41, 43, START_US, "c1"), 1, 2),

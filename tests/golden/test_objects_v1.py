@@ -81,6 +81,8 @@ WRITTEN = {
     "dropped queue key": keys.queue_prefix(keys.DROPPED_QUEUE, QUEUE),
     "time key": keys.time_key(7, TIME_US),
     "reference key": keys.reference_key(5, 7),
+    "reference key of a copy": keys.copy_key(5, 7, 9),
+    "lent key": keys.LENT + keys.u64(7),
     "instance key": keys.INSTANCE,
     "instance": encode_instance("main"),
     "metadata": MetadataEncoder().encode(MESSAGE),

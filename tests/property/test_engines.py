@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
-from headrace.storage.api import QUEUES, RETAINED, Commit
+from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
@@ -77,7 +77,7 @@ class Engines(RuleBasedStateMachine):
         """To both; the model says whether it is allowed. Every third commit need not be synced, half may run ahead."""
         copy = Commit()
         for append in commit.appends:
-            copy.append(append.log, append.messages)
+            copy.append(append.log, append.messages, append.origin)
         copy.steps = commit.steps
         copy.puts = commit.puts
         copy.truncations = commit.truncations
@@ -140,6 +140,21 @@ class Engines(RuleBasedStateMachine):
         for log, count in counts:
             commit.append(log, self.messages(count, 10, True))
         self.commit(commit)
+
+    @rule(source=logs, takers=st.sets(logs, min_size=1), offset=offsets, count=st.integers(1, 20))
+    def copy(self, source: str, takers: set[str], offset: int, count: int) -> None:
+        commit = Commit()
+        self.add_copies(commit, source, takers, offset, count)
+        self.commit(commit)
+
+    def add_copies(self, commit: Commit, source: str, takers: set[str], offset: int, count: int) -> None:
+        """Have some messages of a log go to others as well."""
+        log = self.model.log(source)
+        start = max(offset, log.first_offset)
+        messages = log.read(start, count)
+        origin = Origin(source, list(range(start, start + len(messages))))
+        for taker in sorted(takers) if messages else ():
+            commit.append(taker, messages, origin)
 
     @rule(log=logs, group=groups, mode=st.sampled_from([WORK, STREAM]), start=offsets)
     def create_group(self, log: str, group: str, mode: int, start: int) -> None:

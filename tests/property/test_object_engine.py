@@ -85,7 +85,7 @@ class ObjectEngines(Engines):
         assert matching, "what came back is not what any prefix of the commits left"
         self.become(found, history[matching[-1]])
 
-    @rule(log=logs, group=groups, start=offsets, kinds=st.sets(st.integers(0, 7), min_size=1))
+    @rule(log=logs, group=groups, start=offsets, kinds=st.sets(st.integers(0, 8), min_size=1))
     def refuse(self, log: str, group: str, start: int, kinds: set[int]) -> None:
         """The store takes too long for a commit: it is refused, and nothing of it stays."""
         self.sync()
@@ -106,6 +106,8 @@ class ObjectEngines(Engines):
     def add(self, commit: Commit, kind: int, log: str, group: str, start: int, exists: bool) -> None:
         if kind == 0:
             commit.append(log, self.messages(3, 10, False))
+        elif kind == 8:
+            self.add_copies(commit, log, {"copies", "more copies"}, start, 5)
         elif kind == 1:
             commit.put(RETAINED, b"k1", b"refused")
         elif kind == 2:

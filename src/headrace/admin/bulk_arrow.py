@@ -17,6 +17,7 @@ from headrace.core.topology import scoped
 from headrace.errors import Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.selector.values import header_text
+from headrace.storage.local.staging import EXPIRE_SECONDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +29,6 @@ COLUMNS: Final = (
     "queue", "offset", "timestamp", "topic", "routing_key", "payload", "expires_at", "priority", "content_type",
     "headers",
 )  # fmt: skip
-EXPIRE_SECONDS: Final = 3600
-"""Parts of a transaction of which nothing was heard for so long are given up."""
 PROTOCOL: Final = "bulk"
 BY_COLUMN: Final = "queues"
 """The kind of a part whose rows name their queues themselves, in a column."""

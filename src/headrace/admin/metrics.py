@@ -18,6 +18,7 @@ from headrace.admin.process import cpu_seconds, file_limit, memory_bytes, open_f
 from headrace.admin.sampler import queue_values
 from headrace.admin.site import MONITORING, Standing
 from headrace.core.broker import Broker
+from headrace.core.follower import Follower
 from headrace.core.queue import Queue
 
 DEFAULT_QUEUES: Final = 1000
@@ -109,6 +110,7 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
         consumers += queue.consumers
         if number < room:
             _queue(page, host, queue)
+            _source(page, host, queue, broker.follower(queue))
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
     page.gauge("headrace_queues", "Queues.").add(len(names), labels)
@@ -119,6 +121,20 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
     page.gauge("headrace_messages_unsettled", "Messages that consumers hold.").add(unsettled, labels)
     page.gauge("headrace_consumers", "Consumers.").add(consumers, labels)
     return min(room, len(names))
+
+
+def _source(page: Exposition, host: str, queue: Queue, follower: Follower | None) -> None:
+    """How far a queue is in the stream that it is filled from."""
+    if follower is None:
+        return
+    labels = {"vhost": host, "queue": queue.name, "source": queue.definition.source}
+    page.gauge("headrace_queue_source_offset", "How far a queue is in the stream that it is filled from.").add(
+        follower.position, labels
+    )
+    page.gauge("headrace_queue_source_lag", "How far it is behind the end of that stream.").add(follower.lag, labels)
+    page.counter(
+        "headrace_queue_source_missed_total", "Messages that retention took before it had looked at them."
+    ).add(follower.missed, labels)
 
 
 def _queue(page: Exposition, host: str, queue: Queue) -> None:

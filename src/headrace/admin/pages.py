@@ -115,6 +115,15 @@ class Call:
         """Return when everything called so far would survive a crash."""
         await done(broker.when_safe)
 
+    async def kept(self, broker: Broker) -> None:
+        """Return when all that was declared, bound, deleted or purged so far would; at once where it does already."""
+
+        def start(tell: Done) -> None:
+            if not broker.when_kept(tell):
+                tell(None)
+
+        await done(start)
+
     # -- what the body says ------------------------------------------------------------------------------------------
 
     async def body(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:

@@ -11,6 +11,7 @@ from headrace.core.address import dead_letter_origin
 from headrace.core.arguments import table_to_json
 from headrace.core.broker import Broker
 from headrace.core.delivery import UNLIMITED, Consumer
+from headrace.core.follower import Follower
 from headrace.core.group import Group, PendingEntry
 from headrace.core.queue import Queue
 from headrace.errors import HeadraceError
@@ -53,9 +54,24 @@ def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now
         **queue_to_json(host, queue, sampler),
         "reason": str(queue.refusal) if queue.refusal is not None else "",
         "definition": queue.definition.to_json(),
+        "source": source_to_json(broker.follower(queue)),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
         "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
         "history": (series or Series(QUEUE_COUNTERS, QUEUE_GAUGES)).history(),
+    }
+
+
+def source_to_json(follower: Follower | None) -> dict[str, object] | None:
+    """How far a queue is in the stream that it is filled from; None for one that is not."""
+    if follower is None:
+        return None
+    return {
+        "queue": follower.queue.definition.source,
+        "state": follower.state,
+        "offset": follower.position,
+        "lag": follower.lag,
+        "missed": follower.missed,
+        "oversized": follower.oversized,
     }
 
 

@@ -74,7 +74,7 @@ class SparkCourse:
                     text=True,
                     check=False,
                     timeout=_LIMIT_SECONDS,
-                    env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": endpoint.host},
+                    env={**os.environ, "PYSPARK_PYTHON": "", "SPARK_LOCAL_IP": endpoint.host},
                 )
             except subprocess.TimeoutExpired:
                 return {"failed": f"Spark did not end within {_LIMIT_SECONDS:.0f} s"}
@@ -99,9 +99,11 @@ class SparkCourse:
 def _session(folder: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
+    from headrace.spark.interpreter import ensure_python
     from headrace.spark.java import ensure_java
 
     ensure_java()
+    ensure_python(folder)
     (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
     builder = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false")
     options = f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"

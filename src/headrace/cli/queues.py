@@ -61,7 +61,25 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "bindings": queue["bindings"],
         "arguments": queue["arguments"],
     }
+    if queue["definition"]["filter"]:
+        facts["filter"] = queue["definition"]["filter"]
+    if queue["source"] is not None:
+        facts |= _source(queue["source"])
     print_facts(facts, as_json, queue)
+
+
+def _source(source: dict[str, Any]) -> dict[str, object]:
+    """How far a queue is in the stream that it is filled from."""
+    facts: dict[str, object] = {
+        "source": f"{source['queue']} ({source['state']})",
+        "source offset": source["offset"],
+        "source lag": source["lag"],
+    }
+    if source["missed"]:
+        facts["missed"] = f"{count(source['missed'], 'message')} that retention took first"
+    if source["oversized"]:
+        facts["too large"] = count(source["oversized"], "message")
+    return facts
 
 
 @app.command(
@@ -70,6 +88,7 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "headrace queues declare events --type stream --max-age 7d",
         "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
         """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
+        """headrace queues declare large --source events --filter "amount > 100" --from earliest""",
     )
 )
 @connected
@@ -85,6 +104,12 @@ def declare(
     ] = None,
     filter: Annotated[  # noqa: A002
         str, typer.Option(help="Only messages that satisfy this expression enter: \"amount > 100 AND country = 'de'\".")
+    ] = "",
+    source: Annotated[
+        str, typer.Option(help="A stream from which it gets what satisfies the filter: what is there, and what comes.")
+    ] = "",
+    source_from: Annotated[
+        str, typer.Option("--from", help="Where it begins there: earliest, latest, an offset, timestamp=TIME.")
     ] = "",
     argument: Annotated[
         list[str] | None, typer.Option("--argument", "-a", help="One of RabbitMQ's arguments, x-name=value.")
@@ -102,8 +127,12 @@ def declare(
         body["topics"] = topic
     if filter:
         body["filter"] = filter
+    if source:
+        body["source"] = source
+    if source_from:
+        body["source_from"] = source_from
     if argument and len(body) > 2:
-        fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age and x-filter with it", EXIT_USAGE)
+        fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age, x-filter, x-source with it", EXIT_USAGE)
     queue = client.put(*client.queue(name), body=body)
     print_facts({"queue": queue["name"], "type": queue["type"]}, as_json, queue)
 

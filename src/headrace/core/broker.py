@@ -21,6 +21,7 @@ from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
+from headrace.core.follower import Follower
 from headrace.core.group import ACK, Group, PendingEntry
 from headrace.core.history import HISTORY_PREFIX, read_entry
 from headrace.core.inner import InnerQueues
@@ -37,7 +38,7 @@ from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
-from headrace.core.stream import FIRST, NEXT, RESUME, StreamGroup, parse_position
+from headrace.core.stream import RESUME, StreamGroup, parse_position
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
@@ -323,7 +324,8 @@ class Broker:
         """Have a queue as defined; an empty name gets one from the server. Passive only asks whether it exists.
 
         Raises NotFound (passive), PreconditionFailed when it exists and differs, ResourceLocked when another
-        connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group.
+        connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group,
+        NotFound and PreconditionFailed for a source that is none.
         """
         group = definition.replication_group
         if group and group != self._replication_group:
@@ -343,6 +345,10 @@ class Broker:
         What it leaves no room for goes. Priorities and single consumers change at a start only.
         """
         self._queues.alter(self._queues.find(definition.name), definition, is_start)
+
+    def follower(self, queue: Queue) -> Follower | None:
+        """How far a queue is in the stream that it is filled from; None for one that is not."""
+        return self._queues.assigner.of(queue)
 
     def loss(self, definition: QueueDefinition) -> int:
         """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
@@ -440,7 +446,7 @@ class Broker:
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
         if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
-            members.seek(turn, _offset_at(queue, place))
+            members.seek(turn, queue.offset_at(place))
         self._line.pump_soon(queue)
         return members
 
@@ -608,7 +614,7 @@ class Broker:
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""
         members = self._stream_group(name, group, "it cannot be moved")
-        members.seek(self._line.open(), _offset_at(members.queue, parse_position(position)))
+        members.seek(self._line.open(), members.queue.offset_at(parse_position(position)))
         self._line.pump_soon(members.queue)
 
     def delete_group(self, name: str, group: str) -> None:
@@ -762,6 +768,7 @@ class Broker:
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it; what cannot be stored now is left. For shutting down."""
+        self._queues.assigner.rest()
         self._line.drain()
 
     def tick(self) -> int:
@@ -772,6 +779,7 @@ class Broker:
         for queue in self._queues.timers.take(now_us):
             queue.on_time(self._line.open(), now_us)
             self._line.pump_soon(queue)
+        self._queues.assigner.on_time(now_us)
         self.sessions.on_time(now_us)
         if 0 < self.pubsub.retained.next_expiry_us <= now_us:
             self.pubsub.retained.expire(self._line.open(), now_us)
@@ -781,19 +789,11 @@ class Broker:
             self._line.retry_at_us,
             self._line.held_until_us,
             self._line.release_at_us,
+            self._queues.assigner.due_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,
         )
         return min([due_us for due_us in dues if due_us], default=0)
-
-
-def _offset_at(queue: Queue, place: tuple[str, int]) -> int:
-    kind, value = place
-    if kind == FIRST:
-        return queue.first_offset
-    if kind == NEXT:
-        return queue.log.next_offset
-    return queue.log.find(value) if kind == "timestamp" else value
 
 
 def _check_storable(message: Message) -> None:

@@ -93,11 +93,15 @@ class Bulk:
 
         def done(error: HeadraceError | None) -> None:
             self._ledger.settle(transaction)
-            if error is None and self._replacement is not None:
-                self._replacement.happened(self._line.open())
+            if self._replacement is not None:
+                if error is None:
+                    self._replacement.happened(self._line.open())
+                self._replacement.hold(self._line.open(), False)
             confirm(error)
 
         self._turn.done = done
+        if self._replacement is not None:
+            self._replacement.hold(self._line.open())
         self._line.append(self._turn)
 
     def undo(self) -> None:

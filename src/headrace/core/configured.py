@@ -6,10 +6,24 @@ nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, final
 
 from headrace.config.groups import MAIN, GroupName
-from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, Size, Text, Texts, shown
+from headrace.config.kinds import (
+    Choice,
+    Duration,
+    Factor,
+    Flag,
+    Kind,
+    Name,
+    Number,
+    Size,
+    Text,
+    Texts,
+    Unfit,
+    shown,
+)
 from headrace.config.table import Fault, Key, Table, Values
 from headrace.core.address import dead_letter_queue
 from headrace.core.definition import (
@@ -32,6 +46,7 @@ from headrace.core.definition import (
     Retention,
     Retry,
 )
+from headrace.core.stream import position_text
 from headrace.core.topics import check_filter
 from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Refused
@@ -85,6 +100,30 @@ _REPLICATION: Final = Table(
     Key("replication_factor", Number(1), 3, "Kept: how many copies there are is the store's business."),
     Key("min_in_sync_replicas", Number(1), 2, "Kept, likewise."),
 )  # fmt: skip
+
+
+@final
+class Position(Kind):
+    """A place in a stream."""
+
+    noun = "earliest, latest, an offset or timestamp=TIME"
+
+    def read(self, value: object) -> object:
+        if isinstance(value, int | str):
+            with suppress(Refused):
+                return position_text(value)
+        raise Unfit(f"must be {self.noun}")
+
+    def schema(self) -> dict[str, object]:
+        return {"type": ["string", "integer"]}
+
+    def show(self, value: object) -> str:
+        return str(value) or '""'
+
+    def plain(self, value: object) -> object:
+        return value
+
+
 QUEUE: Final = Table(
     Key("name", Name(MAX_NAME_BYTES), None, "What the queue is called, for every protocol."),
     Key("type", Choice(*KINDS), CLASSIC, "What kind of queue it is."),
@@ -92,6 +131,9 @@ QUEUE: Final = Table(
     Key("capture", Flag(), False, "Whether plain MQTT topics, too, feed it through its patterns."),
     Key("reserved", Flag(), False, "Whether it gets what no other queue matches, and nothing else."),
     Key("filter", Text(), "", "An expression that messages must satisfy to enter."),
+    Key("source", Text(), "", "A stream from which it gets what satisfies the filter: what is there, and what comes."),
+    Key("source_from", Position(), "", "Where it begins there: earliest, latest, an offset, timestamp=TIME; earliest "
+        "if nothing is said."),
     Key("primary_group", Text(), "", "The work group whose progress readers of a stream are told."),
     Key("ack_durability", Choice(*DURABILITIES), FSYNC, "When publishers are told: once a message would survive a "
         "power loss (fsync), or before (buffered)."),
@@ -134,6 +176,8 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
             parse(read["filter"])
         except Refused as error:
             raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
+    if read["source_from"] and not read["source"]:
+        raise Fault(("source_from",), where, "'source_from' says where to begin in 'source', which is missing")
     group = read["replication"]["group"]
     if group and not read["replication"]["enabled"]:
         what = f"'replication.group' names {group!r}, and counts only with 'replication.enabled: true'"
@@ -146,6 +190,8 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
         reserved=read["reserved"],
         capture=read["capture"],
         filter=read["filter"],
+        source=read["source"],
+        source_from=read["source_from"],
         primary_group=read["primary_group"],
         ack_durability=read["ack_durability"],
         expires_ms=read["expires"],

@@ -7,6 +7,7 @@ from typing import Any, Final
 from headrace.config.durations import parse_duration_ms
 from headrace.config.groups import meant
 from headrace.core.arguments import frozen, table_from_json, table_to_json
+from headrace.core.stream import position_text
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
 
@@ -48,6 +49,8 @@ COMPARED: Final = (
     "x-message-ttl",
     "x-overflow",
     "x-single-active-consumer",
+    "x-source",
+    "x-source-from",
 )
 """The arguments that make a queue what it is: only in these may a second declaration not differ from the first."""
 
@@ -90,6 +93,10 @@ class QueueDefinition:
     reserved: bool = False
     filter: str = ""
     """A filter expression that messages must satisfy to enter the queue."""
+    source: str = ""
+    """A stream from which the queue gets what satisfies its filter, besides what is published to it."""
+    source_from: str = ""
+    """Where it begins there: see parse_position; at the beginning if nothing is said."""
     max_length: int | None = None
     max_length_bytes: int | None = None
     overflow: str = DROP_HEAD
@@ -238,8 +245,12 @@ def declared(
         dead_letter_exchange=reader.text("x-dead-letter-exchange"),
         dead_letter_key=reader.text("x-dead-letter-routing-key"),
         filter=reader.expression("x-filter"),
+        source=reader.text("x-source") or "",
+        source_from=reader.position("x-source-from"),
         arguments=given,
     )
+    if definition.source_from and not definition.source:
+        raise PreconditionFailed(f"invalid arg 'x-source-from' for queue '{name}': 'x-source' is missing")
     if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
         raise PreconditionFailed(
             f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
@@ -305,6 +316,13 @@ class _Arguments:
         except BadExpression as error:
             raise self._invalid(name, str(error)) from error
         return text
+
+    def position(self, name: str) -> str:
+        value = self._values.get(name)
+        try:
+            return position_text(value)
+        except Refused as error:
+            raise self._invalid(name, str(error)) from error
 
     def flag(self, name: str) -> bool:
         value = self._values.get(name, False)

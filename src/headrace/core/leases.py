@@ -53,8 +53,7 @@ class Leases:
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        delivery = self._deliveries[offset]
-        del self._deliveries[offset]  # compiled, the two take half of what one pop does
+        delivery = self._deliveries.pop(offset)
         if not self._deliveries:
             self._forget_ends()
         return delivery

@@ -152,6 +152,7 @@ class Line:
         self._pumps.pop(queue, None)
         self.turn.published.pop(queue, None)
         self.turn.moved.pop(queue, None)
+        self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
         self.turn.touched.discard(queue)
         self.memory_bytes -= self._sizes.pop(queue, 0)
 
@@ -262,6 +263,8 @@ class Line:
             for queue, messages in part.items():
                 if queue.durable:
                     commit.append(queue.log.name, messages)
+        for copied in turn.copied:
+            commit.append(copied.queue.log.name, copied.messages, copied.origin)
         for queue, rows in turn.encoded.items():
             for each in rows if queue.durable else []:
                 commit.append_encoded(queue.log.name, each)
@@ -358,6 +361,10 @@ class Line:
         for part in (turn.published, turn.moved):
             for queue, messages in part.items():
                 self._appended(queue, messages, now_us)
+        for copied in turn.copied:
+            copied.queue.unstaged(copied.messages)
+            self._appended(copied.queue, copied.messages, now_us)
+        _release(turn)
 
     def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
         if not queue.deleted:
@@ -408,12 +415,14 @@ class Line:
             self._cut_damage(turn)
         turn.refuse(error)
         _take_appends_out(turn.durable)
-        if turn.durable.is_empty and not turn.moved:
+        if turn.durable.is_empty and not turn.moved and not turn.copied:
+            _release(turn)
             return
         if isinstance(error, Fatal):
             return  # nothing can be stored any more; whoever owns the engine stops
         if held_up and isinstance(error, Refused):
             _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
+            _release(turn)
             return
         self._sealed.appendleft(turn)
         if held_up:
@@ -452,6 +461,7 @@ class Line:
         """Find the logs that are damaged, have their queues refused, and leave them out."""
         names = {step.log for step in turn.durable.steps} | set(turn.durable.truncations)
         names |= {queue.log.name for queue in turn.moved if queue.durable}
+        names |= {name for copied in turn.copied for name in (copied.queue.log.name, copied.origin.log)}
         names |= {append.log for append in turn.durable.appends}
         for name in sorted(names):
             log = self._engine.log(name)
@@ -464,7 +474,13 @@ class Line:
 
 def _logged(turn: Turn) -> "list[Queue]":
     """The queues that messages of this turn are appended to, as they stand in its commit."""
-    return [queue for part in (turn.published, turn.moved) for queue in part if queue.durable]
+    return [queue for queue in turn.appended if queue.durable]
+
+
+def _release(turn: Turn) -> None:
+    """Tell those who wait for what the turn brings that there is nothing more to wait for."""
+    for tell in turn.used:
+        tell()
 
 
 def _take_appends_out(commit: Commit) -> None:

@@ -1,6 +1,6 @@
 """One queue: what enters it, the groups that read it, when it wakes. What leaves it unread is in disposal.py."""
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.address import QUEUE_PREFIX
 from headrace.core.browser import Browser
@@ -9,11 +9,12 @@ from headrace.core.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinit
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
+from headrace.core.follower import is_cursor
 from headrace.core.group import Group, copied
 from headrace.core.history import History
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.retention import is_over, truncation_point
-from headrace.core.stream import StreamGroup
+from headrace.core.stream import FIRST, NEXT, TIMESTAMP, StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup
@@ -22,6 +23,9 @@ from headrace.model import Message
 from headrace.selector import Selector, parse
 from headrace.storage.api import Encoded, Log
 from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
+
+if TYPE_CHECKING:
+    from headrace.core.tail import Tail
 
 RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
@@ -63,6 +67,10 @@ class Queue:
         self.refusal: Corrupt | None = None
         self.unsynced: list[int] = []
         """Where the messages begin that are in the log and not synced yet, a turn each."""
+        self.tail: Tail | None = None
+        """Set where other queues are filled from it: see assigner.py."""
+        self.awaited_bytes = -1
+        """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
         self.had_consumers = False
         self.deleted = False
         self._depth = Depth(self)
@@ -81,8 +89,7 @@ class Queue:
             self.refusal = error
 
     def _restore(self, now_us: int) -> None:
-        for state in self.log.groups.values():
-            self._add_group(copied(state), True)
+        for state in self._restore_groups():
             for offset, entry in state.pending.items():
                 if self._history is not None and entry.consumer:
                     claimed_us = entry.due_us - self.definition.lease_ms * 1000
@@ -91,6 +98,13 @@ class Queue:
             self._depth.count()
             self.wake_at(now_us)  # for what ran out while nobody looked
         self._plan(now_us)
+
+    def _restore_groups(self) -> list[GroupState]:
+        """Have the groups that are stored; what places other queues have in this one is theirs alone."""
+        states = [state for state in self.log.groups.values() if not is_cursor(state.name)]
+        for state in states:
+            self._add_group(copied(state), True)
+        return states
 
     @property
     def has_history(self) -> bool:
@@ -131,14 +145,14 @@ class Queue:
         if is_start:
             self.groups.clear()
             self._group_list = ()
-            for state in self.log.groups.values():
-                self._add_group(copied(state), True)
+            self._restore_groups()
         self._depth.limit(definition)
         self._depth.count()
         if definition.is_stream:
             self._disposal.retain(turn, now_us)
         elif definition.overflow == DROP_HEAD:
             self._disposal.drop_surplus(turn, now_us)
+        self._offer_room()
         self._plan(now_us)
 
     # -- what enters -------------------------------------------------------------------------------------------------
@@ -167,6 +181,30 @@ class Queue:
         if self.refusal is not None or self.selector is not None or self._depth.is_limited:
             return False
         return definition.message_ttl_ms is None and largest_bytes <= definition.max_message_bytes
+
+    def takes(self, message: Message) -> bool:
+        """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
+        room as soon as there is."""
+        if self._depth.is_limited:
+            if self.definition.overflow != DROP_HEAD and self._depth.is_full(message):
+                self.awaited_bytes = len(message.payload)
+                return False
+            self._depth.stage(message)
+        return True
+
+    def _offer_room(self) -> None:
+        if self.awaited_bytes < 0:
+            return
+        try:
+            is_full = self._depth.is_full_for(1, self.awaited_bytes)
+        except Corrupt as error:
+            self.refuse(error)
+            return
+        except Unavailable:
+            return  # it is looked at again when something is delivered
+        if not is_full:
+            self.awaited_bytes = -1
+            self._around.has_room(self)
 
     def accept_encoded(self, turn: Turn, rows: Encoded, now_us: int) -> None:
         """The same for many messages at once, of which all are taken or none."""
@@ -254,12 +292,18 @@ class Queue:
                 self._depth.add(size_bytes)
                 self.pump(turn, now_us)  # what goes out at once does not count
                 self._disposal.drop_surplus(turn, now_us)
+            self.grown()
             if self._is_stream and is_over(self.log, self.definition.retention):
                 self._disposal.retain(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
             self._try_again(now_us)
+
+    def grown(self) -> None:
+        """There may be more for the queues that are filled from this one."""
+        if self.tail is not None:
+            self._around.grew(self)
 
     def _expect(self, turn: Turn, expires_us: int, now_us: int) -> None:
         if expires_us > now_us:
@@ -287,6 +331,15 @@ class Queue:
     def safe_offset(self) -> int:
         """The end of what would survive a power loss: below it, offsets stand for the same messages for good."""
         return self.unsynced[0] if self.unsynced else self.log.next_offset
+
+    def offset_at(self, place: tuple[str, int]) -> int:
+        """The offset that a place in a stream stands for: see parse_position."""
+        kind, value = place
+        if kind == FIRST:
+            return self.first_offset
+        if kind == NEXT:
+            return self.log.next_offset
+        return self.log.find(value) if kind == TIMESTAMP else value
 
     @property
     def may_run_ahead(self) -> bool:
@@ -383,6 +436,8 @@ class Queue:
         """The group of that name, new if need be. Raises Refused when it is of the other mode."""
         group = self.groups.get(name)
         if group is None:
+            if is_cursor(name):
+                raise Refused(f"group {name!r} of queue {self.name!r} is the broker's own; use another name")
             start = self.first_offset
             turn.commit_for(self).create_group(self.log.name, name, mode, key_filter, start)
             group = self._add_group(GroupState(name, mode, key_filter, start), auto_commit)
@@ -432,6 +487,7 @@ class Queue:
             for group in self._group_list:  # a consumer may join another group while it is delivered to
                 if len(group.consumers) and (not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
+            self._offer_room()
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
@@ -503,6 +559,7 @@ class Queue:
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
         self._disposal.trim(turn)
+        self._offer_room()
 
     # -- time --------------------------------------------------------------------------------------------------------
 

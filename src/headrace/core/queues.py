@@ -8,6 +8,7 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import QueueManagerSettings
+from headrace.core.assigner import Assigner
 from headrace.core.dead_letter import Death
 from headrace.core.dead_letters import DeadLetters
 from headrace.core.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
@@ -16,6 +17,7 @@ from headrace.core.line import Line
 from headrace.core.pauses import Pauses
 from headrace.core.properties import Codecs
 from headrace.core.queue import Queue
+from headrace.core.sources import check_source
 from headrace.core.surroundings import Surroundings
 from headrace.core.timers import Timers
 from headrace.core.topics import check_filter
@@ -51,6 +53,7 @@ class Queues(Surroundings):
         self.timers = Timers()
         self.pauses = Pauses(engine)
         self.dead_letters = DeadLetters(self, codecs)
+        self.assigner = Assigner(topology, line, codecs, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
         """Durable logs that are to be dropped and are still there, and how often."""
@@ -88,7 +91,14 @@ class Queues(Surroundings):
     def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
         """See Broker.alter."""
         turn = self._line.open()
+        before = queue.definition.source
+        if definition.source != before:
+            check_source(definition, self._definition)
         self.topology.alter(queue, lambda: queue.alter(turn, definition, is_start, self._clock.now_us()))
+        if definition.source != before:
+            self.assigner.unfollow(turn, queue)
+            if definition.source:
+                self.assigner.follow(turn, queue)
         if definition.is_stored:
             self._store(turn, definition)
         if is_start:
@@ -102,12 +112,21 @@ class Queues(Surroundings):
         """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
         for pattern in definition.topics:
             check_filter(pattern)
+        check_source(definition, self._definition)
         log = scoped(self._host, definition.name)
         self._line.drop_first(log, log.encode())
         queue = self._build(definition)
         if definition.is_stored:
             self._store(turn, definition)
+        if definition.source:
+            self.assigner.follow(turn, queue)
+        if definition.is_stream:
+            self.assigner.appeared(turn, queue)
         return queue
+
+    def _definition(self, name: str) -> QueueDefinition | None:
+        queue = self.topology.queues.get(name)
+        return queue.definition if queue is not None else None
 
     def open_inner(self, definition: QueueDefinition) -> Queue:
         """The queue of the broker's own of that name. Only its log is stored, not what it is."""
@@ -152,6 +171,7 @@ class Queues(Surroundings):
         for key, value in self._engine.items(QUEUES):
             if unscoped(self._host, key.decode()) is not None:
                 self._build(QueueDefinition.from_json(json.loads(value)))
+        self.assigner.load()
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -182,6 +202,7 @@ class Queues(Surroundings):
             del self._inner[queue.name]
         else:
             self.topology.remove(turn, queue)
+        self.assigner.dropped(turn, queue)
         turn.commit_for(queue).drop(queue.log.name)
         for group in queue.groups.values():
             self.pauses.forget(turn, group)
@@ -249,6 +270,12 @@ class Queues(Surroundings):
 
     def pump_soon(self, queue: Queue) -> None:
         self._line.pump_soon(queue)
+
+    def grew(self, queue: Queue) -> None:
+        self.assigner.grew(queue)
+
+    def has_room(self, queue: Queue) -> None:
+        self.assigner.has_room(queue)
 
 
 def generated_name() -> str:

@@ -12,8 +12,9 @@ from headrace.config.table import Fault
 from headrace.core.broker import Broker
 from headrace.core.configured import configured
 from headrace.core.definition import QueueDefinition
+from headrace.core.sources import check_source, sources_first
 from headrace.core.topology import DEFAULT_HOST
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Refused
 
 _AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "single_active_consumer"}
 
@@ -64,24 +65,38 @@ class Plan:
         self.created: list[QueueDefinition] = []
         self.altered: list[tuple[QueueDefinition, list[str]]] = []
         """Each with the names of what changes."""
+        self._wanted = {each.definition.name: each.definition for each in wanted}
         for each in wanted:
             definition = each.definition
             queue = broker.topology.queues.get(definition.name)
             if queue is None:
+                self._check_source(each.at, definition)
                 self.created.append(definition)
                 continue
             definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
             changes = _changes(queue.definition, definition)
             if changes and queue.refusal is None:
                 self._check(each.at, queue.definition, definition, changes, may_drop)
+                if "source" in changes:
+                    self._check_source(each.at, definition)
                 self.altered.append((definition, changes))
 
     def carry_out(self) -> None:
         """Make it so; it is stored with the turn."""
-        for definition in self.created:
-            self._broker.declare(definition)
+        for at in sources_first([(definition.name, definition.source) for definition in self.created]):
+            self._broker.declare(self.created[at])
         for definition, _ in self.altered:
             self._broker.alter(definition, self._is_start)
+
+    def _check_source(self, at: int, definition: QueueDefinition) -> None:
+        try:
+            check_source(definition, self._find)
+        except Refused as error:
+            raise Fault(("queues", at, "source"), f"queue {definition.name!r}", str(error)) from error
+
+    def _find(self, name: str) -> QueueDefinition | None:
+        queue = self._broker.topology.queues.get(name)
+        return self._wanted.get(name) or (queue.definition if queue is not None else None)
 
     def _check(
         self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str], may_drop: bool

@@ -2,6 +2,7 @@
 
 from typing import Final, final
 
+from headrace.core.follower import is_cursor
 from headrace.core.group import Group
 from headrace.core.queue import Queue
 from headrace.core.turn import Turn
@@ -24,7 +25,19 @@ class Replacement:
         self._queue = queue
         self._before = before
         self._end = 0
+        self._new_end = 0
         self._caught_up: list[Group] = []
+
+    def hold(self, turn: Turn, is_held: bool = True) -> None:
+        """Have the queues that are filled from the stream stay where they are until it happened, or did not."""
+        tail = self._queue.tail
+        if tail is None:
+            return
+        if is_held:
+            tail.hold(turn)
+        else:
+            tail.is_held = False
+            self._queue.grown()
 
     def add_to(self, commit: Commit) -> None:
         """Have what is there go, and what was published meanwhile stay, with what the commit appends in front of it.
@@ -49,11 +62,17 @@ class Replacement:
             commit.append(log.name, tail)
         commit.truncate(log.name, end)
         self._end = end
+        self._new_end = end + sum([append.count for append in commit.appends if append.log == log.name])
+        for name, state in log.groups.items():
+            if is_cursor(name) and state.committed >= end:
+                commit.commit_offset(log.name, name, self._new_end)
         self._caught_up = [group for group in queue.groups.values() if group.state.committed >= end]
 
     def happened(self, turn: Turn) -> None:
         """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
         self._queue.truncated(turn, self._end)
+        if self._queue.tail is not None:
+            self._queue.tail.replaced(self._end, self._new_end)
         for group in self._caught_up:
             if self._queue.groups.get(group.name) is group:
                 self._queue.skip(turn, group)

@@ -146,12 +146,15 @@ class Rights:
     # -- what an operation needs -------------------------------------------------------------------------------------
 
     def check_declare_queue(self, definition: QueueDefinition) -> None:
-        """Dead letters are read from it and written where they go. Names that the server gives are checked too."""
+        """Dead letters are read from it and written where they go; its source is read. Names that the server gives
+        are checked too."""
         name = definition.name or generated_name()
         self.check(CONFIGURE, QUEUE, name)
         if definition.dead_letter_exchange is not None:
             self.check(READ, QUEUE, name)
             self.check(WRITE, EXCHANGE, definition.dead_letter_exchange)
+        if definition.source:
+            self.check(READ, QUEUE, definition.source)
 
     def check_declare_exchange(self, exchange: Exchange) -> None:
         """What it cannot route is read from it and written to its alternate."""

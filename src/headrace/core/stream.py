@@ -361,6 +361,14 @@ def parse_position(value: object) -> tuple[str, int]:
     return _offset(int(digits), value)
 
 
+def position_text(value: object) -> str:
+    """The same as a text that can be kept; "" where nothing is asked for. Raises Refused."""
+    kind, number = parse_position(value)
+    if kind == TIMESTAMP:
+        return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
+    return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
+
+
 def _offset(offset: int, value: object) -> tuple[str, int]:
     if not 0 <= offset < 1 << 63:
         raise _bad_position(value)

@@ -36,5 +36,13 @@ class Surroundings(ABC):
         """Have the queue's `pump` called in this turn."""
 
     @abstractmethod
+    def grew(self, queue: "Queue") -> None:
+        """There is more in a stream from which other queues are filled."""
+
+    @abstractmethod
+    def has_room(self, queue: "Queue") -> None:
+        """The queue takes messages again that wait for it in the stream from which it is filled."""
+
+    @abstractmethod
     def drop(self, queue: "Queue") -> None:
         """Take the queue away."""

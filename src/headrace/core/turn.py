@@ -9,10 +9,26 @@ from typing import TYPE_CHECKING, final
 from headrace.core.confirms import Confirm, Confirms
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import KEPT, Commit, Encoded
+from headrace.storage.api import KEPT, Commit, Encoded, Origin
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
+
+
+@final
+class Copied:
+    """Messages of a stream for a queue that is filled from it: see assigner.py."""
+
+    __slots__ = ("messages", "origin", "queue")
+
+    def __init__(self, queue: "Queue", log: str) -> None:
+        self.queue = queue
+        self.messages: list[Message] = []
+        self.origin = Origin(log, [])
+
+    def add(self, offset: int, message: Message) -> None:
+        self.messages.append(message)
+        self.origin.offsets.append(offset)
 
 
 @final
@@ -23,6 +39,7 @@ class Turn:
         "ack_due_us",
         "before_commit",
         "confirms",
+        "copied",
         "done",
         "durable",
         "encoded",
@@ -37,6 +54,7 @@ class Turn:
         "sent_us",
         "size_bytes",
         "touched",
+        "used",
     )
 
     def __init__(self) -> None:
@@ -47,6 +65,10 @@ class Turn:
         """The same, in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
+        self.copied: list[Copied] = []
+        """The same for what queues get from streams, with how far they are there."""
+        self.used: list[Callable[[], None]] = []
+        """Called when what the turn brings is in the logs, or never will be."""
         self.proofs: list[bytes] = []
         """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
@@ -118,7 +140,7 @@ class Turn:
 
     def can_wait(self, most_steps: int) -> bool:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
-        if self.published or self.moved or self.confirms or self.memory.steps or self.is_awaited:
+        if self.published or self.moved or self.copied or self.confirms or self.memory.steps or self.is_awaited:
             return False
         return len(self.durable.steps) <= most_steps
 
@@ -135,13 +157,22 @@ class Turn:
             for queue in part:
                 if not queue.may_run_ahead:
                     return False
+        for copied in self.copied:
+            if not copied.queue.may_run_ahead:
+                return False
         return True
+
+    @property
+    def appended(self) -> "list[Queue]":
+        """The queues that single messages are for, in the order in which they stand in the commit."""
+        found = [queue for part in (self.published, self.moved) for queue in part]
+        return found + [copied.queue for copied in self.copied] if self.copied else found
 
     @property
     def is_empty(self) -> bool:
         if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
             return False
-        return self.durable.is_empty and self.memory.is_empty and not self.touched
+        return self.durable.is_empty and self.memory.is_empty and not self.touched and not self.copied
 
     def give_up(self, error: HeadraceError) -> None:
         """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
@@ -170,3 +201,9 @@ class Turn:
         is_durable = commit is self.durable
         for queue in [queue for queue in self.moved if queue.durable is is_durable and queue.log.name == name]:
             del self.moved[queue]
+        copied, self.copied = self.copied, []
+        for each in copied:
+            if is_durable and name in (each.queue.log.name, each.origin.log):
+                each.queue.unstaged(each.messages)
+            else:
+                self.copied.append(each)

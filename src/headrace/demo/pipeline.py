@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from headrace.spark.interpreter import ensure_python
 from headrace.spark.source import HeadraceDataSource
 
 _SECONDS = 5
@@ -15,7 +16,8 @@ _SECONDS = 5
 def main(data: str, scratch: str) -> None:
     """Print a table for every few seconds of the stream, until it is stopped."""
     home = Path(scratch)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.pop("PYSPARK_PYTHON", None)  # whatever is set there may be without our packages
+    ensure_python(home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[1]").appName("headrace-demo")
     for name, value in {

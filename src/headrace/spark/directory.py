@@ -1,6 +1,6 @@
 """A data directory read by the tasks themselves, whether or not a broker has it open. No network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -11,7 +11,7 @@ from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
 from headrace.spark.place import Piece, Place, QueuePartition
 from headrace.storage.local.follower import Follower
-from headrace.storage.local.spans import Rows, Span, SpanReader
+from headrace.storage.local.spans import Span, SpanReader
 
 _ATTEMPTS: Final = 5
 _HOST_SEPARATOR: Final = "\0"
@@ -66,27 +66,26 @@ class Directory(Place):
     def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.properties import read_properties
         from headrace.storage.frame import Frame
-        from headrace.storage.local.block_arrow import batch_of_block
 
         names = list(partition.schema.names)
         frame = Frame(partition.queue, names, read_properties)
         stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
-        for base, block, first, last in self._rows(partition):
-            batch = partition.filters.rows(batch_of_block(block, first, last, stored, base))
+        for found in self._batches(partition, stored):
+            batch = partition.filters.rows(found)
             if batch.num_rows:
                 yield pa.RecordBatch.from_arrays(frame.of(batch).columns, schema=partition.schema)
 
-    def _rows(self, partition: QueuePartition) -> Iterator[Rows]:
+    def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Every message of the partition exactly once, wherever it has moved since the partition was made."""
         pieces = list(partition.pieces)
         at, stop = partition.start, partition.stop
         for attempt in range(_ATTEMPTS):
             try:
-                for rows in _read_pieces(pieces):
-                    if rows[0] != at:
+                for base, batch in _read_pieces(pieces, names):
+                    if base != at:
                         break
-                    yield rows
-                    at += rows[3] - rows[2]
+                    yield batch
+                    at += batch.num_rows
                 if at >= stop:
                     return
             except (Unavailable, Corrupt):
@@ -116,7 +115,9 @@ class Directory(Place):
         return at, [piece for piece in again if piece.stop > at]
 
 
-def _read_pieces(pieces: list[Piece]) -> Iterator[Rows]:
+def _read_pieces(pieces: list[Piece], names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    from headrace.storage.local.block_arrow import span_batches
+
     reader: SpanReader | None = None
     try:
         for piece in pieces:
@@ -124,7 +125,7 @@ def _read_pieces(pieces: list[Piece]) -> Iterator[Rows]:
             assert isinstance(log_id, int)
             if reader is None:
                 reader = SpanReader(log_id)
-            yield from reader.rows(_span(span))
+            yield from span_batches(reader, _span(span), names)
     finally:
         if reader is not None:
             reader.close()

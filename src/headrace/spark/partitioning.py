@@ -5,23 +5,27 @@ from collections.abc import Sequence
 from headrace.spark.place import Piece
 
 
-def partition_bytes(pieces: Sequence[Piece], most_bytes: int, least_partitions: int) -> int:
-    """How large partitions may be so that there are enough of them."""
-    total = sum(piece.size_bytes for piece in pieces)
-    return max(1, min(most_bytes, -(-total // least_partitions)))
+def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:
+    """Neighbouring pieces together: as few groups as may be and about the same in each, at most that large.
 
-
-def grouped(pieces: Sequence[Piece], most_bytes: int) -> list[tuple[Piece, ...]]:
-    """Neighbouring pieces together up to a size; a piece that is larger stays alone and whole."""
+    A piece that is larger stays alone and whole. There are at least as many groups as are asked for, or pieces.
+    """
     groups: list[tuple[Piece, ...]] = []
     current: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        if current and size + piece.size_bytes > most_bytes:
+    size = share = 0
+    left = sum(piece.size_bytes for piece in pieces)
+    for number, piece in enumerate(pieces):
+        wanted = least_groups - len(groups)
+        is_full = size + piece.size_bytes > most_bytes or 2 * size + piece.size_bytes > 2 * share
+        if current and (is_full or len(pieces) - number < wanted):
             groups.append(tuple(current))
             current, size = [], 0
+            wanted -= 1
+        if not current:
+            share = left // max(1, wanted, -(-left // most_bytes))
         current.append(piece)
         size += piece.size_bytes
+        left -= piece.size_bytes
     if current:
         groups.append(tuple(current))
     return groups

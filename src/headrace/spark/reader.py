@@ -11,7 +11,7 @@ from headrace.spark.columns import arrow_schema
 from headrace.spark.filters import Filters, take
 from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import grouped, partition_bytes
+from headrace.spark.partitioning import grouped
 from headrace.spark.place import Piece, Place, QueuePartition, open_place, read_partition
 
 Range = tuple[str, list[Piece], bool]
@@ -79,10 +79,14 @@ def make_partitions(
     ranges: Sequence[Range], options: ReadOptions, filters: Filters, schema: pa.Schema
 ) -> list[QueuePartition]:
     """Partitions of whole blocks: none larger than the options say, and at least as many as they ask for."""
-    every = [piece for _, pieces, _ in ranges for piece in pieces]
-    most_bytes = partition_bytes(every, options.partition_bytes, options.min_partitions)
+    total = max(1, sum(piece.size_bytes for _, pieces, _ in ranges for piece in pieces))
     return [
         QueuePartition(queue, group[0].start, group[-1].stop, group, filters, schema, is_loss)
         for queue, pieces, is_loss in ranges
-        for group in grouped(pieces, most_bytes)
+        for group in grouped(pieces, options.partition_bytes, _share(options.min_partitions, pieces, total))
     ]
+
+
+def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
+    """How many of so many partitions a queue gets, by its size."""
+    return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)

@@ -91,15 +91,30 @@ class Encoded(ABC):
 
 
 @final
+class Origin:
+    """Where messages were before: the offsets that they have in another log, in which they still are."""
+
+    __slots__ = ("log", "offsets")
+
+    def __init__(self, log: str, offsets: list[int]) -> None:
+        self.log = log
+        self.offsets = offsets
+
+
+@final
 class Append:
     """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
-    __slots__ = ("base", "count", "encoded", "log", "messages")
+    __slots__ = ("base", "count", "encoded", "log", "messages", "origin")
 
-    def __init__(self, log: str, messages: Sequence[Message], encoded: Encoded | None = None) -> None:
+    def __init__(
+        self, log: str, messages: Sequence[Message], encoded: Encoded | None = None, origin: Origin | None = None
+    ) -> None:
         self.log = log
         self.messages = messages
         self.encoded = encoded
+        self.origin = origin
+        """Says that they are copies, so that an engine which can need not keep their payloads twice."""
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
 
@@ -125,9 +140,9 @@ class Commit:
     def is_empty(self) -> bool:
         return not (self.appends or self.steps or self.puts or self.truncations or self.drops)
 
-    def append(self, log: str, messages: Sequence[Message]) -> Append:
+    def append(self, log: str, messages: Sequence[Message], origin: Origin | None = None) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
-        append = Append(log, messages)
+        append = Append(log, messages, None, origin)
         self.appends.append(append)
         for message in messages:
             self.size_bytes += len(message.payload)

@@ -134,7 +134,8 @@ class GroupState:
                     del pending[offset]
             else:
                 for offset in range(step.start, step.stop):
-                    pending.pop(offset, None)
+                    if offset in pending:
+                        del pending[offset]
         elif kind == REQUEUED:
             for offset in range(step.start, step.stop):
                 entry = pending.get(offset)

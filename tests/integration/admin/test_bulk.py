@@ -1,5 +1,6 @@
 """Queues in bulk over HTTP: Arrow streams in and out of a real server, exactly once, whatever happens in between."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.servers import Server
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -152,6 +154,24 @@ def test_staged_parts_and_committed_ids_survive_a_kill(durable: Server) -> None:
     with client(durable) as http:
         assert commit(http, "job", "p").json() == {"status": "committed before", "rows": 1}
         assert payloads(read(http, "orders")) == ["a"]
+
+
+def test_what_a_dead_job_staged_is_removed_though_nobody_writes_any_more(durable: Server, tmp_path: Path) -> None:
+    declare(durable, "orders")
+    with client(durable) as http:
+        stage(http, "dead", "p", "a", queue="orders")
+        stage(http, "alive", "p", "b", queue="orders")
+    folders = {folder.name: folder for folder in (tmp_path / "data" / "staging").iterdir()}
+    assert folders.keys() == {"dead", "alive"}
+    durable.kill()
+    os.utime(folders["dead"], (0, 0))
+
+    durable.start()
+
+    eventually(lambda: not folders["dead"].exists())
+    with client(durable) as http:
+        assert commit(http, "dead", "p").status_code == 404
+        assert commit(http, "alive", "p").json()["status"] == "committed"
 
 
 def test_exchanges_and_topics_are_written_to(server: Server, http: httpx.Client, name: str) -> None:

@@ -48,7 +48,8 @@ def python_without_us(folder: Path) -> Path:
             if not OURS.fullmatch(path.name):
                 (packages / path.name).symlink_to(path)
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
+    # Before Spark's own archives, from which every Python would compile pyspark first.
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     return python
 

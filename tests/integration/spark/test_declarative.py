@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from tests.integration.spark.conftest import Broker
 
@@ -28,10 +29,11 @@ def test_the_declarative_example_runs(broker: Broker, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "HEADRACE_URL": broker.url,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": "",
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    ensure_python(tmp_path, environment)
 
     ended = subprocess.run(
         [command, "run", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"],

@@ -1,6 +1,7 @@
 """A data directory as a DataFrame, by a real Spark session, while an engine has the directory open."""
 
 import pickle
+import re
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -101,12 +102,15 @@ def test_filters_give_the_same_rows_pushed_down_or_not(spark: SparkSession, dire
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        pushed = offsets(load(spark, directory).where(condition))
+        frame = load(spark, directory).where(condition)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        pushed = offsets(frame)
         other = load(spark, directory, "orders").where("queue = 'other'").count()
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
 
     assert plain == pushed == list(range(121, 200))
+    assert re.findall(r" Filter \((.*?)#", plan) == ["priority"], plan  # all else is done by the source
     assert other == 0
 
 

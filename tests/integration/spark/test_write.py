@@ -32,9 +32,12 @@ def test_rows_become_messages_with_all_their_columns(spark: SparkSession, broker
 
     write(frame.coalesce(1), broker, "orders")
 
+    written = spark.read.format("headrace").option("url", broker.url).load("orders").where("offset = 0").collect()
+    assert [(row.priority, row.expires_at - row.timestamp) for row in written] == [(7, timedelta(minutes=1))]
     method, properties, body = channel.basic_get("orders", auto_ack=True)
     assert (body, method.routing_key) == (b"a", "orders/new")
     assert (properties.content_type, properties.headers) == ("text/plain", {"tenant": "x"})
+    assert properties.priority == 7
     assert channel.basic_get("orders") == (None, None, None)  # the other is for later
     broker.wait_for_start("orders", 1)
     rows = spark.read.format("headrace").option("url", broker.url).load("orders").orderBy("offset").collect()

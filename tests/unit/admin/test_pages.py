@@ -1,10 +1,17 @@
 """What a page is sent, and who sent it."""
 
+import asyncio
+from typing import cast
+
 import pytest
 from starlette.requests import Request
 
-from headrace.admin.pages import _credentials, is_from_here
+from headrace.admin.pages import Call, Intake, _credentials, is_from_here
 from headrace.admin.problems import NoLogin
+from headrace.admin.site import Site, Visitor
+from headrace.core.definition import declared
+from tests.house import House
+from tests.stubborn import StubbornEngine
 
 
 def request_from(address: str | None) -> Request:
@@ -30,3 +37,27 @@ def test_a_password_may_have_colons_and_any_bytes() -> None:
 def test_what_is_no_login_is_refused(header: str) -> None:
     with pytest.raises(NoLogin):
         _credentials(header)
+
+
+def test_a_page_waits_for_what_was_declared_and_asks_for_nothing_to_be_stored() -> None:
+    engine = StubbornEngine()
+    house = House(engine)
+    call = Call(request_from(None), cast("Site", None), cast("Visitor", None), Intake())
+
+    async def visit() -> None:
+        await call.kept(house.broker)
+        engine.is_closed_door = True
+        house.broker.declare(declared("q", durable=True))
+        waiting = asyncio.ensure_future(call.kept(house.broker))
+        await asyncio.sleep(0)
+        house.run()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        attempts = engine.attempts
+        engine.open_door()
+        house.run()
+        await waiting
+        await call.kept(house.broker)
+        assert engine.attempts == attempts + 1
+
+    asyncio.run(visit())

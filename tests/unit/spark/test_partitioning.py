@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.partitioning import grouped, partition_bytes, within_bytes, within_rows
+from headrace.spark.partitioning import grouped, within_bytes, within_rows
 from headrace.spark.place import Piece
 
 
@@ -15,20 +15,28 @@ def test_pieces_are_put_together_up_to_a_size_and_never_cut() -> None:
     assert [len(group) for group in grouped(pieces(4, 4, 4, 20, 1, 1), 10)] == [2, 1, 1, 2]
 
 
-@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))
-def test_grouping_keeps_every_piece_once_and_in_order(sizes: list[int], most: int) -> None:
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100), st.integers(1, 12))
+def test_grouping_keeps_every_piece_once_and_in_order(sizes: list[int], most: int, least: int) -> None:
     every = pieces(*sizes)
 
-    groups = grouped(every, most)
+    groups = grouped(every, most, least)
 
     assert [piece for group in groups for piece in group] == every
     assert all(len(group) == 1 or sum(piece.size_bytes for piece in group) <= most for group in groups)
+    assert len(groups) >= min(least, len(every))
 
 
-def test_partitions_get_smaller_when_more_are_wanted() -> None:
-    assert partition_bytes(pieces(10, 10, 10, 10), 100, 4) == 10
-    assert partition_bytes(pieces(10, 10), 5, 1) == 5
-    assert partition_bytes([], 5, 3) == 1
+@given(st.integers(1, 60), st.integers(1, 10), st.integers(1, 12))
+def test_pieces_of_one_size_are_shared_out_evenly(count: int, most: int, least: int) -> None:
+    groups = grouped(pieces(*[10] * count), 10 * most, least)
+
+    lengths = {len(group) for group in groups}
+    assert max(lengths) - min(lengths) <= 1
+    assert len(groups) == max(min(least, count), -(-count // most))
+
+
+def test_what_is_too_large_for_one_partition_becomes_two_of_the_same_size() -> None:
+    assert [len(group) for group in grouped(pieces(*[3] * 62), 130)] == [31, 31]
 
 
 @given(

@@ -27,7 +27,7 @@ pipelines:
     to: out
     every: 5 seconds
     sql: SELECT 1
-  keep: {type: archive, from: [a, b], to: archive, once: true}
+  keep: {type: archive, from: [a, b], to: archive, once: true, url: "s3://bucket/p", replication_group: eu}
   split: {type: assign, from: events, filters: {eu: region = 'eu'}}
 """
     )
@@ -47,6 +47,8 @@ pipelines:
     )
     assert isinstance(keep, ArchiveSettings)
     assert (keep.queues, keep.directory, keep.once) == ("a,b", Path("archive"), True)
+    assert keep.endpoint == Endpoint("s3://bucket/p", replication_group="eu")
+    assert keep.endpoint.options == {"url": "s3://bucket/p", "vhost": "/", "group": "eu"}
     assert isinstance(split, AssignSettings)
     assert split.filters == (("eu", "region = 'eu'"),)
 

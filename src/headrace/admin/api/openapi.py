@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, Operation, Schema, table
+from headrace.core.follower import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
 
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"]}
@@ -33,15 +34,30 @@ _QUEUE: Final[dict[str, Schema]] = {
     "is_dead_letter_queue": FLAG,
 }
 
+_SOURCE: Final[Schema] = {
+    **table(
+        ("queue", "state", "offset", "lag", "missed", "oversized"),
+        queue=TEXT,
+        state={"type": "string", "enum": [FOLLOWING, BEHIND, FULL, NO_SOURCE, DAMAGED]},
+        offset=COUNT,
+        lag=COUNT,
+        missed={**COUNT, "description": "Messages that retention took before they were looked at."},
+        oversized={**COUNT, "description": "Messages that were larger than the queue takes."},
+    ),
+    "type": ["object", "null"],
+    "description": "How far the queue is in the stream that it is filled from.",
+}
+
 SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": table(("error", "reason"), error=TEXT, reason=TEXT),
     "Queue": table(tuple(_QUEUE), **_QUEUE),
     "QueueDetails": table(
-        (*_QUEUE, "definition", "oldest_age_ms", "history"),
+        (*_QUEUE, "definition", "source", "oldest_age_ms", "history"),
         **_QUEUE,
         reason=TEXT,
         definition=TABLE,
         oldest_age_ms=_MAYBE_COUNT,
+        source=_SOURCE,
         bindings=COUNT,
         history=_SERIES,
     ),

@@ -65,7 +65,7 @@ async def declare_queue(call: Call) -> Response:
     broker = call.broker(host)
     is_new = name not in broker.topology.queues
     queue = broker.declare(definition)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer(queue_to_json(host, queue, call.site.sampler), 201 if is_new else 200)
 
 
@@ -88,7 +88,7 @@ async def delete_queue(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, QUEUE, name)
     broker = call.broker(host)
     count = broker.delete(name, call.flag("if_unused"), call.flag("if_empty"), broker.topology.queue(name).owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer({"messages": count})
 
 
@@ -97,7 +97,7 @@ async def purge_queue(call: Call) -> Response:
     call.rights(host).check(READ, QUEUE, name)
     broker = call.broker(host)
     count = broker.purge(name, broker.topology.queue(name).owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return answer({"messages": count})
 
 
@@ -131,6 +131,11 @@ _DECLARATION: Final = {
         },
         topics={"type": "array", "items": TEXT},
         filter={**TEXT, "description": "An expression that messages must satisfy to enter."},
+        source={**TEXT, "description": "A stream from which it gets all that satisfies the filter."},
+        source_from={
+            "type": ["string", "integer"],
+            "description": "Where it begins there: earliest, latest, an offset, timestamp=TIME.",
+        },
         limits=TABLE,
         retry=TABLE,
         retention=TABLE,

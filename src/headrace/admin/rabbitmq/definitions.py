@@ -18,6 +18,7 @@ from headrace.core.definition import QueueDefinition, declared
 from headrace.core.exchange import KINDS, RESERVED_PREFIX, Binding, Exchange
 from headrace.core.queue import Queue
 from headrace.core.rights import Permission, TopicPermission
+from headrace.core.sources import sources_first
 from headrace.errors import HeadraceError, NotFound
 
 _EXTENSION: Final = "headrace"
@@ -125,7 +126,7 @@ async def bring_in(call: Call) -> Response:
         await _bring_users(call, body)
     touched: dict[str, Broker] = {}
     for kind, bring in (("queues", _bring_queue), ("exchanges", _bring_exchange), ("bindings", _bring_binding)):
-        for entry in _entries(body, kind):
+        for entry in _sources_first(body) if kind == "queues" else _entries(body, kind):
             host = only if only is not None else text(entry, "vhost", "/")
             broker = touched.get(host)
             if broker is None:
@@ -135,7 +136,7 @@ async def bring_in(call: Call) -> Response:
             except HeadraceError as error:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
     for broker in touched.values():
-        await call.stored(broker)
+        await call.kept(broker)
     return nothing()
 
 
@@ -209,6 +210,24 @@ def _bring_binding(broker: Broker, entry: Mapping[str, object]) -> None:
     if not binding.source:
         raise NotFound("the default exchange has no bindings of its own")
     broker.bind(binding)
+
+
+def _sources_first(body: Mapping[str, object]) -> list[dict[str, object]]:
+    """The queues, each behind the one that it is filled from, which is of the same virtual host."""
+    entries = list(_entries(body, "queues"))
+    hosts = [f"{entry.get('vhost')}\0" for entry in entries]
+    named = [
+        (f"{host}{entry.get('name')}", f"{host}{source}" if (source := _source_of(entry)) else "")
+        for host, entry in zip(hosts, entries, strict=True)
+    ]
+    return [entries[at] for at in sources_first(named)]
+
+
+def _source_of(entry: Mapping[str, object]) -> str:
+    extended, arguments = entry.get(_EXTENSION), entry.get("arguments")
+    if isinstance(extended, Mapping):
+        return str(extended.get("source") or "")
+    return str(arguments.get("x-source") or "") if isinstance(arguments, Mapping) else ""
 
 
 def _entries(body: Mapping[str, object], name: str) -> Iterable[dict[str, object]]:

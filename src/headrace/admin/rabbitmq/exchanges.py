@@ -98,7 +98,7 @@ async def declare_exchange(call: Call) -> Response:
     broker = call.broker(host)
     is_new = all(each.name != name for each in broker.topology.exchanges.exchanges())
     broker.declare_exchange(exchange)
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing(201 if is_new else 204)
 
 
@@ -107,7 +107,7 @@ async def delete_exchange(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, EXCHANGE, name)
     broker = call.broker(host)
     broker.delete_exchange(name, call.text("if-unused") == "true")
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing()
 
 
@@ -188,7 +188,7 @@ async def bind(call: Call) -> Response:
     call.rights(host).check_bind(binding)
     broker = call.broker(host)
     broker.bind(binding)
-    await call.stored(broker)
+    await call.kept(broker)
     response = nothing(201)
     response.headers["location"] = quote(properties_key(binding), safe="~%")
     return response
@@ -204,7 +204,7 @@ async def unbind(call: Call) -> Response:
     call.rights(host).check_bind(binding)
     broker = call.broker(host)
     broker.unbind(binding)
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing()
 
 

@@ -120,7 +120,7 @@ async def declare_queue(call: Call) -> Response:
     broker = call.broker(host)
     is_new = name not in broker.topology.queues
     broker.declare(definition)
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing(201 if is_new else 204)
 
 
@@ -129,7 +129,7 @@ async def delete_queue(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, QUEUE, queue.name)
     broker = call.broker(host)
     broker.delete(queue.name, call.text("if-unused") == "true", call.text("if-empty") == "true", queue.owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing()
 
 
@@ -138,7 +138,7 @@ async def purge_queue(call: Call) -> Response:
     call.rights(host).check(READ, QUEUE, queue.name)
     broker = call.broker(host)
     broker.purge(queue.name, queue.owner)
-    await call.stored(broker)
+    await call.kept(broker)
     return nothing()
 
 

@@ -13,6 +13,7 @@ from headrace.cli.pipeline.running import (
     Master,
     Name,
     Once,
+    ReplicationGroup,
     State,
     Url,
     Vhost,
@@ -47,14 +48,17 @@ def archive(
     name: Name = "archive",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
     """Keep queues as Parquet files by queue and date, each message once; start it again and it goes on."""
-    with spark_session(master, conf) as spark, Board() as tell:
+    with spark_session(master, conf, url) as spark, Board() as tell:
         from headrace.spark.pipelines.archive import ArchiveSettings, run_archive
 
-        run_archive(spark, ArchiveSettings(name, endpoint(url, vhost), source, to, group, once, every), tell)
+        run_archive(
+            spark, ArchiveSettings(name, endpoint(url, vhost, replication_group), source, to, group, once, every), tell
+        )
 
 
 def replay(

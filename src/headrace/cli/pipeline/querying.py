@@ -13,6 +13,7 @@ from headrace.cli.pipeline.running import (
     Master,
     Name,
     Once,
+    ReplicationGroup,
     State,
     Url,
     Vhost,
@@ -70,19 +71,31 @@ def sql(
     state: State = "",
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
     """Run a query over queues, for good or up to now; start it again and it goes on where it ended."""
     schemas, watermarks = _by_queue("--schema", schema, source), _by_queue("--watermark", watermark, source)
-    with spark_session(master, conf) as spark, Board() as tell:
+    with spark_session(master, conf, url) as spark, Board() as tell:
         from headrace.spark.pipelines.sql import SqlSettings, SqlSource, run_sql
         from headrace.spark.pipelines.state import DEFAULT_STATES
 
         sources = tuple(SqlSource(each, "", schemas[each], watermarks[each], starting) for each in source)
         place = Path(state) if state else DEFAULT_STATES / name
         settings = SqlSettings(
-            name, endpoint(url, vhost), sources, query, place, to, parquet, console, mode, once, every, max_messages
+            name,
+            endpoint(url, vhost, replication_group),
+            sources,
+            query,
+            place,
+            to,
+            parquet,
+            console,
+            mode,
+            once,
+            every,
+            max_messages,
         )
         run_sql(spark, settings, tell)
 
@@ -93,6 +106,7 @@ def run(
     once: Once = False,
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
@@ -101,13 +115,14 @@ def run(
         from headrace.spark.pipelines.file import Defaults, read_file
         from headrace.spark.pipelines.together import run_together
 
-        pipelines = read_file(file, Defaults(endpoint(url, vhost), once))
+        pipelines = read_file(file, Defaults(endpoint(url, vhost, replication_group), once))
     names = [each.name for each in pipelines]
     for each in only or []:
         if each not in names:
             fail(f"{file} has no pipeline {each!r}; it has {', '.join(names)}", EXIT_USAGE)
-    with spark_session(master, conf) as spark, Board() as tell:
-        run_together(spark, [each for each in pipelines if not only or each.name in only], tell)
+    chosen = [each for each in pipelines if not only or each.name in only]
+    with spark_session(master, conf, *[each.endpoint.url for each in chosen]) as spark, Board() as tell:
+        run_together(spark, chosen, tell)
 
 
 def _by_queue(option: str, given: list[str] | None, sources: list[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from headrace.cli.pipeline.running import (
     DEFAULT_URL,
     Conf,
     Master,
+    ReplicationGroup,
     Url,
     Vhost,
     endpoint,
@@ -36,12 +37,15 @@ def report(
     topics: Annotated[int, typer.Option(min=1, help="How many of the hottest topics are shown.")] = 20,
     url: Url = DEFAULT_URL,
     vhost: Vhost = "/",
+    replication_group: ReplicationGroup = "",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
 ) -> None:
     """Report throughput, lag, time in queue, retries, dead letters, hot topics and sizes: tables, plots, one page."""
-    with spark_session(master, conf) as spark:
+    with spark_session(master, conf, url) as spark:
         from headrace.spark.pipelines.report import ReportSettings, run_report
 
-        done = run_report(spark, ReportSettings(endpoint(url, vhost), source, to, starting, ending, topics))
+        done = run_report(
+            spark, ReportSettings(endpoint(url, vhost, replication_group), source, to, starting, ending, topics)
+        )
         typer.echo(f"{done.page}: {count(done.messages, 'message')}")

@@ -31,10 +31,14 @@ _SPOKEN_SECONDS: Final = 10.0
 Url = Annotated[
     str,
     typer.Option(
-        envvar="HEADRACE_URL", help="The broker's HTTP address with the login in it, or a data directory to read."
+        envvar="HEADRACE_URL",
+        help="The broker's HTTP address with the login in it, or a data directory or a store to read.",
     ),
 ]
 Vhost = Annotated[str, typer.Option(help="The virtual host of the queues.")]
+ReplicationGroup = Annotated[
+    str, typer.Option(metavar="NAME", help="Where --url is a store: which of its groups is read.", show_default=False)
+]
 Master = Annotated[
     str,
     typer.Option(
@@ -52,21 +56,21 @@ State = Annotated[
 ]
 
 
-def endpoint(url: str, vhost: str) -> "Endpoint":
+def endpoint(url: str, vhost: str, replication_group: str = "") -> "Endpoint":
     from headrace.spark.pipelines.endpoint import Endpoint
 
-    return Endpoint(url, vhost)
+    return Endpoint(url, vhost, replication_group=replication_group)
 
 
 @contextmanager
-def spark_session(master: str, conf: list[str] | None) -> "Iterator[SparkSession]":
-    """Spark for as long as a command runs."""
+def spark_session(master: str, conf: list[str] | None, *urls: str) -> "Iterator[SparkSession]":
+    """Spark for as long as a command runs; executors find the stores at these URLs as this process does."""
     settings = dict(_setting(each) for each in conf or [])
     try:
         with problems_told(), _termination_interrupts():
-            from headrace.spark.pipelines.session import open_session
+            from headrace.spark.pipelines.session import open_session, store_settings
 
-            spark = open_session(master, "headrace", settings)
+            spark = open_session(master, "headrace", {**store_settings(urls), **settings})
             try:
                 yield spark
             finally:

@@ -156,7 +156,7 @@ class Decoder:
                 # the end of its key: who publishes to many queues in turn has another there.
                 start = at + alike_bytes
                 end = start + self._body_bytes
-                if end < size and data[end] == FRAME_END and data[at + key_at] == data[alike_at + key_at]:
+                if end < size and data[end] == FRAME_END and (alike or data[at + key_at] == data[alike_at + key_at]):
                     alike = alike or data[alike_at : alike_at + alike_bytes]
                     if data[at:start] == alike:
                         self._publish.bodies.append(data[start:end])

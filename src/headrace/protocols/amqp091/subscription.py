@@ -12,7 +12,7 @@ from headrace.model import AMQP091, Message
 from headrace.protocols.amqp091.codec import DeliverEncoder
 from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.link import Link
-from headrace.protocols.amqp091.properties import NONE, encode_properties, with_headers
+from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers
 from headrace.protocols.answers import Answers
 
 STREAM_OFFSET: Final = "x-stream-offset"
@@ -155,10 +155,12 @@ def own_properties(broker: Broker, message: Message) -> bytes:
 
 
 def _said(broker: Broker, message: Message) -> Properties:
-    """What the message says; how long it is good for too, which other protocols leave to the broker."""
+    """What the message says; how long it is good for and how urgent it is too, which others leave to the broker."""
     properties = broker.codecs.decode(message)
     if message.expires_us and not properties.expiration:
         properties.expiration = str((message.expires_us - message.timestamp_us) // 1000)
+    if message.priority:
+        properties.extra.setdefault(PRIORITY, message.priority)
     return properties
 
 

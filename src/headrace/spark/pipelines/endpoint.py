@@ -1,4 +1,4 @@
-"""Where a pipeline reads and writes: a broker or a data directory, as options of the data source. No queries."""
+"""Where a pipeline reads and writes: broker, data directory or store, as options of the data source. No queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,12 +13,14 @@ FORMAT = "headrace"
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A broker's HTTP address, or a data directory that is only read."""
+    """A broker's HTTP address, or a data directory or a store that is only read."""
 
     url: str
     vhost: str = "/"
     user: str = ""
     password: str = field(default="", repr=False)
+    replication_group: str = ""
+    """Of a store: which of its groups is read; the one that all have without."""
 
     @property
     def is_broker(self) -> bool:
@@ -28,6 +30,7 @@ class Endpoint:
     def options(self) -> dict[str, str]:
         """The options that all reads and writes have in common."""
         said = {"url": self.url, "vhost": self.vhost, "user": self.user, "password": self.password}
+        said["group"] = self.replication_group
         return {name: value for name, value in said.items() if value}
 
     def read(self, spark: SparkSession, queues: str, **options: str) -> DataFrame:

@@ -160,13 +160,14 @@ def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
         section.text("vhost", defaults.endpoint.vhost),
         defaults.endpoint.user,
         defaults.endpoint.password,
+        section.text("replication_group", defaults.endpoint.replication_group),
     )
 
 
 def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
     section.only(
         "type", "url", "vhost", "from", "to", "parquet", "console", "sql", "schema", "watermark", "starting", "mode",
-        "every", "once", "state", "max_messages",
+        "every", "once", "state", "max_messages", "replication_group",
     )  # fmt: skip
     sources = _sources(section)
     mode = section.text("mode", "append")
@@ -208,7 +209,7 @@ def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
 
 
 def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:
-    section.only("type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes")
+    section.only("type", "url", "vhost", "from", "to", "group", "every", "once", "max_bytes", "replication_group")
     return ArchiveSettings(
         name,
         _endpoint(section, defaults),

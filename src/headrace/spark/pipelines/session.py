@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,6 +21,8 @@ from headrace.spark.pipelines.shipping import pack, ship, source_directory
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
 _REACH_SECONDS: Final = 10.0
+_VENDORS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""How the variables begin that say where a vendor's stores are, and who asks."""
 _LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where PySpark writes every error a second time, as JSON."""
 _LOGGING: Final = """\
@@ -68,6 +70,13 @@ def open_session(
         return builder.getOrCreate()
     except Exception as error:
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
+
+
+def store_settings(urls: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Settings with which executors find these stores as this process does; Spark shows no keys in them to anybody."""
+    beginnings = tuple({_VENDORS[scheme] for url in urls if (scheme := urlsplit(url).scheme) in _VENDORS})
+    found = {f"spark.executorEnv.{name}": environment[name] for name in environment if name.startswith(beginnings)}
+    return {**found, "spark.redaction.regex": "(?i)secret|password|token|key"} if found else {}
 
 
 def is_connect(spark: SparkSession) -> bool:

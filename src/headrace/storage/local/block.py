@@ -53,17 +53,13 @@ PROPERTIES: Final = 16
 MAX_COLUMN_BYTES: Final = (1 << 31) - 1
 
 
-@final
-class Block:
-    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time.
+class Layout:
+    """What a block's header says of it, and where its columns stand in the body, wherever that is.
 
     The `at_...` fields are where columns start in the body; they are meaningless for columns that are absent.
     """
 
     __slots__ = (
-        "_payload_at",
-        "_properties_at",
-        "_sources",
         "at_expires",
         "at_not_before",
         "at_payload_at",
@@ -74,7 +70,6 @@ class Block:
         "at_source_index",
         "at_source_table",
         "base",
-        "body",
         "columns",
         "count",
         "header",
@@ -83,15 +78,14 @@ class Block:
         "source_count",
     )
 
-    def __init__(self, header: bytes, body: bytes) -> None:
-        """Raises Refused when the lengths in the header do not add up to the body."""
+    def __init__(self, header: bytes, length: int) -> None:
+        """Raises Refused when the lengths in the header do not add up to a body of this length."""
         fields: tuple[int, ...] = _HEADER.unpack(header)[3:]
         columns, _, n, sources, base, _, max_time_us, table, properties, payloads = fields
         self.columns = columns
         self.base = base
         self.max_time_us = max_time_us
         self.header = header
-        self.body = body
         self.count = n
         self.source_count = sources
         self.source_bytes = table
@@ -104,8 +98,30 @@ class Block:
         self.at_source_table = self.at_priority + (_aligned(n) if columns & PRIORITY else 0)
         self.at_properties = self.at_source_table + _aligned(table)
         self.at_payloads = self.at_properties + _aligned(properties)
-        if n == 0 or self.at_payloads + _aligned(payloads) != len(body):
-            raise Refused(f"the columns of a block of {n} messages do not add up to its {len(body)} bytes")
+        if n == 0 or self.at_payloads + _aligned(payloads) != length:
+            raise Refused(f"the columns of a block of {n} messages do not add up to its {length} bytes")
+
+    @property
+    def crc(self) -> int:
+        """The checksum of the header's rest and the body."""
+        return int.from_bytes(self.header[4:8], "little")
+
+    @property
+    def next(self) -> int:
+        """The offset behind the last message."""
+        return self.base + self.count
+
+
+@final
+class Block(Layout):
+    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time."""
+
+    __slots__ = ("_payload_at", "_properties_at", "_sources", "body")
+
+    def __init__(self, header: bytes, body: bytes) -> None:
+        """Raises Refused when the lengths in the header do not add up to the body."""
+        super().__init__(header, len(body))
+        self.body = body
         self._sources: list[Source] | None = None
         self._payload_at: array[int] | None = None
         self._properties_at: array[int] | None = None
@@ -120,16 +136,6 @@ class Block:
         """A message's share of it: near enough for counting memory, and no look at each message."""
         return self.length // self.count
 
-    @property
-    def crc(self) -> int:
-        """The checksum of the header's rest and the body."""
-        return int.from_bytes(self.header[4:8], "little")
-
-    @property
-    def next(self) -> int:
-        """The offset behind the last message."""
-        return self.base + self.count
-
     def rebased(self, base: int) -> "Block":
         """The same messages at other offsets, sharing the body."""
         fields = _HEADER.unpack(self.header)
@@ -139,7 +145,7 @@ class Block:
         """The source table."""
         if self._sources is None:
             table = self.body[self.at_source_table : self.at_source_table + self.source_bytes]
-            self._sources = _decode_sources(table, self.source_count)
+            self._sources = decode_sources(table, self.source_count)
         return self._sources
 
     def know_sources(self, sources: list[Source]) -> None:
@@ -480,17 +486,34 @@ def decode_header(header: bytes, file: str, position: int) -> int:
 
 def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
     """The block in these bytes, verified. Raises Corrupt."""
-    length = decode_header(header, file, position)
-    if len(body) != length:
-        raise Corrupt(file, position, f"the block's body has {length} bytes, {len(body)} are left")
-    found = zlib.crc32(body, zlib.crc32(header[8:]))
-    expected = int.from_bytes(header[4:8], "little")
-    if found != expected:
-        raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
+    _check_length(header, len(body), file, position)
+    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
     try:
         return Block(header, body)
     except Refused as error:
         raise Corrupt(file, position, str(error)) from error
+
+
+def decode_layout(header: bytes, body: memoryview, file: str, position: int) -> Layout:
+    """The same of a body that stands in memory of its own, and stays there. Raises Corrupt."""
+    _check_length(header, len(body), file, position)
+    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
+    try:
+        return Layout(header, len(body))
+    except Refused as error:
+        raise Corrupt(file, position, str(error)) from error
+
+
+def _check_length(header: bytes, found: int, file: str, position: int) -> None:
+    length = decode_header(header, file, position)
+    if found != length:
+        raise Corrupt(file, position, f"the block's body has {length} bytes, {found} are left")
+
+
+def _check_crc(header: bytes, found: int, file: str, position: int) -> None:
+    expected = int.from_bytes(header[4:8], "little")
+    if found != expected:
+        raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
 
 
 def _pad(parts: list[bytes], column: bytes) -> None:
@@ -517,7 +540,8 @@ def _encode_source(source: Source) -> bytes:
     return source.stored
 
 
-def _decode_sources(table: bytes, count: int) -> list[Source]:
+def decode_sources(table: bytes, count: int) -> list[Source]:
+    """The sources in the table of a block."""
     sources: list[Source] = []
     at = 0
     for _ in range(count):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
-from headrace.storage.group_state import ACKED, CREATED, DEAD, DELETED, GroupState, Transition
+from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block, encode_block
 from headrace.storage.local.cache import BlockCache
@@ -28,9 +28,8 @@ from headrace.storage.local.record import (
     encode_create_log,
     encode_drop_log,
     encode_put,
-    encode_settlements,
     encode_step,
-    encode_truncations,
+    encode_truncate,
 )
 from headrace.storage.local.tables import Table
 
@@ -82,15 +81,17 @@ class Catalog:
                 self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += append.count
-        if commit.steps:
-            self._stage_steps(commit.steps, groups, staged)
+        for step, group in zip(commit.steps, groups, strict=True):
+            known = group if group is not None else self._stage_new(step, staged)
+            staged.groups.append(known)
+            staged.operations.append(encode_step(step, known.log.id, known.id))
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
             staged.changes.append(change)
             staged.operations.append(encode_put(table, key, value))
-        if commit.truncations:
-            self._stage_truncations(commit.truncations, staged)
+        for name, before in commit.truncations.items():
+            self._stage_truncation(name, before, staged)
         for name in commit.drops:
             self._stage_drop(name, staged)
         return staged
@@ -290,31 +291,13 @@ class Catalog:
     def _new_group(self, group_id: int, log: LocalLog, step: Transition) -> LocalGroup:
         return LocalGroup(group_id, log, GroupState(step.group, step.mode, step.filter, step.start), 0, 0)
 
-    def _stage_steps(self, steps: list[Transition], groups: list[LocalGroup | None], staged: Staged) -> None:
-        settlements: list[int] = []
-        """Those in a row, as they are encoded together."""
-        for step, group in zip(steps, groups, strict=True):
-            if settlements and (group is None or step.kind not in (ACKED, DEAD)):
-                staged.operations.append(encode_settlements(settlements))
-                settlements = []
-            known = group if group is not None else self._stage_new(step, staged)
-            staged.groups.append(known)
-            if group is not None and step.kind in (ACKED, DEAD):
-                settlements += (step.kind, known.id, step.start, step.stop)
-            else:
-                staged.operations.append(encode_step(step, known.log.id, known.id))
-        if settlements:
-            staged.operations.append(encode_settlements(settlements))
-
-    def _stage_truncations(self, truncations: dict[str, int], staged: Staged) -> None:
-        cuts: list[tuple[int, int]] = []
-        for name, before in truncations.items():
-            log = self._staging(name)
-            if log.id:
-                before = min(before, log.staged_next)
-                staged.cuts.append((log, before))
-                cuts.append((log.id, before))
-        staged.operations.append(encode_truncations(cuts))
+    def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
+        log = self._staging(name)
+        if log.id == 0:
+            return
+        before = min(before, log.staged_next)
+        staged.cuts.append((log, before))
+        staged.operations.append(encode_truncate(log.id, before))
 
     def _stage_drop(self, name: str, staged: Staged) -> None:
         log = self._staging(name)

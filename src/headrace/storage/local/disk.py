@@ -67,6 +67,16 @@ class Disk:
             data += more
         return data
 
+    def read_into(self, fd: int, position: int, buffer: memoryview) -> int:
+        """Fill memory that is there already; returns how many bytes were found, fewer only at the end of the file."""
+        filled = 0
+        while filled < len(buffer):
+            found = os.preadv(fd, [buffer[filled:]], position + filled)
+            if not found:
+                break
+            filled += found
+        return filled
+
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
         """Write all buffers one behind the other, into the operating system's memory."""
         self._write(fd, buffers, position, 0)
@@ -206,6 +216,9 @@ class ReadOnlyDisk(Disk):
 
     def read(self, fd: int, position: int, length: int) -> bytes:
         return self._disk.read(fd, position, length)
+
+    def read_into(self, fd: int, position: int, buffer: memoryview) -> int:
+        return self._disk.read_into(fd, position, buffer)
 
     def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
         raise _read_only(None)

@@ -35,6 +35,7 @@ An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, byte
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Final, final
 
 from headrace.errors import Corrupt
@@ -77,33 +78,6 @@ _CLAIM: Final = struct.Struct("<BIQQqH")
 _GROUP: Final = struct.Struct("<BIIBQ")
 _TEXT: Final = struct.Struct("<H")
 _BYTES: Final = struct.Struct("<I")
-
-
-@final
-class _Rows:
-    """Rows of numbers in one layout, packed many at a time: with a call for each it was three times as much."""
-
-    __slots__ = ("_packs", "_width")
-
-    def __init__(self, layout: str) -> None:
-        self._width = len(layout)
-        self._packs = [(rows, struct.Struct("<" + layout * rows)) for rows in (64, 8, 1)]
-
-    def pack(self, numbers: list[int]) -> bytes:
-        """The numbers of all rows, one behind the other."""
-        parts: list[bytes] = []
-        at = 0
-        for rows, form in self._packs:
-            count = rows * self._width
-            while len(numbers) - at >= count:
-                parts.append(form.pack(*numbers[at : at + count]))
-                at += count
-        return b"".join(parts)
-
-
-_RUNS: Final = _Rows("IIQ")
-_SETTLEMENTS: Final = _Rows("BIQQ")
-_TRUNCATIONS: Final = _Rows("BIQ")
 
 
 @final
@@ -176,7 +150,7 @@ def encode_record(
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
     parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
     parts.append(bytes(-len(operations) % 8))
-    parts.append(_RUNS.pack([number for run in runs for number in run]))
+    parts += starmap(_RUN.pack, runs)
     if len(blocks) < 2:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
@@ -291,9 +265,8 @@ def encode_drop_log(log_id: int) -> bytes:
     return _ID.pack(DROP_LOG, log_id)
 
 
-def encode_truncations(cuts: list[tuple[int, int]]) -> bytes:
-    """Log ids, and before which offset each log is cut."""
-    return _TRUNCATIONS.pack([number for log_id, before in cuts for number in (TRUNCATE, log_id, before)])
+def encode_truncate(log_id: int, before: int) -> bytes:
+    return _ID_OFFSET.pack(TRUNCATE, log_id, before)
 
 
 def encode_put(table: str, key: bytes, value: bytes | None) -> bytes:
@@ -318,11 +291,6 @@ def encode_step(step: Transition, log_id: int, group_id: int) -> bytes:
     if kind == REQUEUED:
         return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us)
     return _RANGE.pack(kind, group_id, step.start, step.stop)
-
-
-def encode_settlements(numbers: list[int]) -> bytes:
-    """ACKED or DEAD, group id, start, stop; then those of the next."""
-    return _SETTLEMENTS.pack(numbers)
 
 
 def decode_operations(data: bytes) -> list[Operation]:

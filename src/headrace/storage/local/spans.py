@@ -4,13 +4,14 @@ Between being found and being read a span may have gone: its segment removed, it
 noticed, never mistaken for something else, and Unavailable says so: look again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, Unavailable
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import Block, decode_block
+from headrace.storage.local.block import Block, Layout, decode_block, decode_layout
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
 from headrace.storage.local.record import Record, check_version, decode_record
 from headrace.storage.local.segment import HEADER_BYTES, check_segment_header
@@ -54,31 +55,28 @@ class SpanReader:
 
     def rows(self, span: Span) -> Iterator[Rows]:
         """The messages of a span, as rows of blocks. Raises Unavailable when they are not there any more, Corrupt."""
-        kind, path, position, end, start, stop, proof = span
+        kind, path, position, end, _, _, proof = span
         self._open(path, kind)
-        data = self._disk.read(self._fd, position, end - position)
-        if kind == SEGMENT:
-            head, body = data[: blocks.HEADER_BYTES], data[blocks.HEADER_BYTES :]
+        if kind == JOURNAL:
+            yield from self._journal_rows(self._disk.read(self._fd, position, end - position), span, proof)
+            return
+        head = self._disk.read(self._fd, position, blocks.HEADER_BYTES)
+        body = self._disk.read(self._fd, position + len(head), end - position - len(head))
+        with _as_found(span):
             block = decode_block(head, body, path, position)
-            first, last = max(start, block.base), min(stop, block.next)
-            if first < last:
-                yield first, block, first - block.base, last - block.base
-            return
-        if kind == BLOCK:
-            yield self._journal_block(data, span)
-            return
-        yield from self._journal_rows(data, span, proof)
+        base, first, last = place_in(span, block)
+        if first < last:
+            yield base, block, first, last
 
-    def _journal_block(self, data: bytes, span: Span) -> Rows:
-        _, path, position, _, start, stop, crc = span
-        head, body = data[: blocks.HEADER_BYTES], data[blocks.HEADER_BYTES :]
-        try:
-            block = decode_block(head, body, path, position)
-        except Corrupt as error:
-            raise _used_again(path, position) from error
-        if block.crc != crc or block.count != stop - start:
-            raise _used_again(path, position)
-        return start, block, 0, block.count
+    def read_into(self, span: Span, allocate: Callable[[int], memoryview]) -> Layout:
+        """Read the one block of a span into memory that is asked for; returns what stands where. Raises as `rows`."""
+        kind, path, position, end, _, _, _ = span
+        self._open(path, kind)
+        head = self._disk.read(self._fd, position, blocks.HEADER_BYTES)
+        body = allocate(end - position - len(head))
+        filled = self._disk.read_into(self._fd, position + len(head), body)
+        with _as_found(span):
+            return decode_layout(head, body[:filled], path, position)
 
     def _journal_rows(self, data: bytes, span: Span, seq: int) -> Iterator[Rows]:
         _, path, position, _, start, stop, _ = span
@@ -106,6 +104,31 @@ class SpanReader:
         self._path = path
         if kind == SEGMENT:
             check_segment_header(self._disk.read(self._fd, 0, HEADER_BYTES), Path(path), self._log_id)
+
+
+def place_in(span: Span, block: Layout) -> tuple[int, int, int]:
+    """The offset of the first message that a span has of this block, its row, and the row behind the last.
+
+    Raises Unavailable when another block stands where the span's was.
+    """
+    kind, path, position, _, start, stop, proof = span
+    if kind == SEGMENT:
+        first = max(start, block.base)
+        return first, first - block.base, min(stop, block.next) - block.base
+    if block.crc != proof or block.count != stop - start:
+        raise _used_again(path, position)
+    return start, 0, block.count
+
+
+@contextmanager
+def _as_found(span: Span) -> Iterator[None]:
+    """What is no block in the journal was one, and its file was used again since."""
+    try:
+        yield
+    except Corrupt as error:
+        if span[0] == SEGMENT:
+            raise
+        raise _used_again(span[1], span[2]) from error
 
 
 def _used_again(path: str, position: int) -> Unavailable:

@@ -8,6 +8,7 @@ missing, and whoever commits hears so. A part is a line of JSON, the blocks that
 Writers that say which attempt at a job they belong to are refused once that attempt is over, however late they come.
 """
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -22,6 +23,8 @@ from headrace.storage.local.encoded import EncodedBlock
 from headrace.storage.local.names import encode_name
 
 FORMAT: Final = 2
+EXPIRE_SECONDS: Final = 3600
+"""Parts of a transaction of which nothing was heard for so long are given up."""
 _SUFFIX: Final = ".part"
 _DRAFT: Final = ".draft"
 _ENDED: Final = ".ended"
@@ -117,9 +120,15 @@ class StagingArea:
             except FileNotFoundError:
                 continue
         for mark in (self._root / _ENDED).glob("*"):
-            if mark.stat().st_mtime < before_s:
-                mark.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # swept by another thread
+                if mark.stat().st_mtime < before_s:
+                    mark.unlink()
         return gone
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is anything that a sweep could find."""
+        return self._root.is_dir()
 
     def used_bytes(self) -> int:
         """What all parts take together."""

@@ -1,11 +1,14 @@
 """New messages as records: payloads, entries of the metadata log, the index of times. Nothing here is changed later."""
 
+from collections.abc import Callable
 from typing import Final, final
 
+from headrace.errors import Corrupt, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Append, Commit
 from headrace.storage.objects.batch import Batch
 from headrace.storage.objects.keys import (
+    copy_key,
     entry_key,
     listing_key,
     log_name,
@@ -14,27 +17,36 @@ from headrace.storage.objects.keys import (
     time_key,
 )
 from headrace.storage.objects.log import ObjectLog, Surroundings
-from headrace.storage.objects.metadata import MetadataEncoder
+from headrace.storage.objects.metadata import MetadataEncoder, payload_length, timestamp_us
 from headrace.storage.objects.records import encode_entry
 from headrace.storage.objects.sequence import Sequence
 
 _ENTRY_ROWS: Final = 1000
 _ENTRY_BYTES: Final = 1 << 20
+_COPIED_BYTES: Final = 1024
+"""A smaller payload that one log takes over from another is stored once more: two references would cost more."""
 _INDEX_ROWS: Final = 1024
 """Times are indexed once for about so many messages."""
+
+
+Find = Callable[[str], ObjectLog]
 
 
 @final
 class Prepared:
     """The messages of one append with their metadata; `shared` says whose payloads other logs get as well."""
 
-    __slots__ = ("append", "messages", "metadata", "shared")
+    __slots__ = ("append", "lender", "lent", "messages", "metadata", "shared")
 
     def __init__(self, append: Append, messages: list[Message], metadata: list[bytes], shared: list[bool]) -> None:
         self.append = append
         self.messages = messages
         self.metadata = metadata
         self.shared = shared
+        self.lender: ObjectLog | None = None
+        """The log that has some of them already."""
+        self.lent: list[int] = []
+        """The ids that these have there, -1 for the others; nothing where there are none."""
 
 
 @final
@@ -48,16 +60,28 @@ class Appender:
         self.no_metadata = self._encoder.encode(Message(Source(""), b"", 0))
         """For an offset at which there is no message."""
 
-    def prepare(self, commit: Commit) -> list[Prepared]:
+    def prepare(self, commit: Commit, find: Find) -> list[Prepared]:
         """Everything that a commit appends. Raises Refused when a message cannot be stored."""
         found: list[Prepared] = []
         encode = self._encoder.encode
+        takers = _takers(commit)
         for append, shared in zip(commit.appends, _sharing(commit), strict=True):
             encoded = append.encoded
             messages = list(append.messages) if encoded is None else encoded.messages(0, encoded.count)
             shared = shared or [False] * len(messages)
+            lent: list[int] = []
+            lender = find(append.origin.log) if append.origin is not None else None
+            if append.origin is not None and lender is not None:
+                offsets, log = append.origin.offsets, append.origin.log
+                lent = [
+                    _lent(lender, offset, message, takers[log, offset])
+                    for offset, message in zip(offsets, messages, strict=True)
+                ]
+                shared = [each or payload >= 0 for each, payload in zip(shared, lent, strict=True)]
             metadata = [encode(message, each) for message, each in zip(messages, shared, strict=True)]
-            found.append(Prepared(append, messages, metadata, shared))
+            prepared = Prepared(append, messages, metadata, shared)
+            prepared.lender, prepared.lent = lender, lent
+            found.append(prepared)
         return found
 
     def create(self, batch: Batch, log: ObjectLog) -> None:
@@ -92,11 +116,25 @@ class Appender:
         first = self._sequence.allocate(len(prepared.messages))
         ids = list(range(first, first + len(prepared.messages)))
         for row, message in enumerate(prepared.messages):
+            if prepared.lent and prepared.lent[row] >= 0:
+                ids[row] = self._borrow(batch, log, prepared, row)
+                continue
             if prepared.shared[row]:
                 ids[row] = shared_ids.setdefault(id(message), ids[row])
                 batch.new[reference_key(ids[row], log.id)] = b""
             batch.new[payload_key(ids[row])] = message.payload
         return ids
+
+    def _borrow(self, batch: Batch, log: ObjectLog, prepared: Prepared, row: int) -> int:
+        """Have a message refer to the payload that another log has, and that log say that it does so too."""
+        lender, payload = prepared.lender, prepared.lent[row]
+        assert lender is not None
+        batch.new[copy_key(payload, log.id, prepared.append.base + row)] = b""
+        batch.lasting[reference_key(payload, lender.id)] = b""
+        if not lender.is_lent:
+            lender.is_lent = True
+            batch.lenders[lender] = None
+        return payload
 
     def _index_time(self, batch: Batch, log: ObjectLog) -> None:
         """Everything below the next offset has at most the latest time: note that now and then."""
@@ -115,6 +153,28 @@ def _store_entries(batch: Batch, log: ObjectLog, base: int, ids: list[int], meta
             batch.new[entry_key(log.prefix, base + start)] = encode_entry(ids[start:row], metadata[start:row])
             start, size = row, len(about)
     batch.new[entry_key(log.prefix, base + start)] = encode_entry(ids[start:], metadata[start:])
+
+
+def _takers(commit: Commit) -> dict[tuple[str, int], int]:
+    """How many logs take over each message that others have already."""
+    found: dict[tuple[str, int], int] = {}
+    for origin in [append.origin for append in commit.appends if append.origin is not None]:
+        for offset in origin.offsets:
+            found[origin.log, offset] = found.get((origin.log, offset), 0) + 1
+    return found
+
+
+def _lent(lender: ObjectLog, offset: int, message: Message, takers: int) -> int:
+    """The id by which another log has this payload; -1 where it has it no more, or it had better be stored again."""
+    if takers == 1 and len(message.payload) < _COPIED_BYTES:
+        return -1
+    try:
+        about = lender.about(offset)
+    except (Corrupt, Unavailable):
+        return -1
+    if about is None or payload_length(about[1], lender.name) != len(message.payload):
+        return -1
+    return about[0] if timestamp_us(about[1], lender.name) == message.timestamp_us else -1
 
 
 def _sharing(commit: Commit) -> list[list[bool]]:

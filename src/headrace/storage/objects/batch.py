@@ -6,7 +6,7 @@ from typing import Final, final
 from headrace.storage.api import Done
 from headrace.storage.group_state import Transition
 from headrace.storage.objects.group import Changes, ObjectGroup
-from headrace.storage.objects.keys import LOG, SEQUENCE, table_key, u64
+from headrace.storage.objects.keys import LENT, LOG, SEQUENCE, table_key, u64
 from headrace.storage.objects.log import ObjectLog
 from headrace.storage.objects.state import LogState, encode_log
 
@@ -37,12 +37,16 @@ class Effect:
 class Batch:
     """Commits that are written as one."""
 
-    __slots__ = ("commits", "effects", "groups", "logs", "new", "puts")
+    __slots__ = ("commits", "effects", "groups", "lasting", "lenders", "logs", "new", "puts")
 
     def __init__(self) -> None:
         self.commits: list[tuple[Done, int]] = []
         self.new: Changes = {}
         """Records that were not there before."""
+        self.lasting: Changes = {}
+        """Records that may have been there before. They do no harm, and so they stay when the batch is undone."""
+        self.lenders: dict[ObjectLog, None] = {}
+        """Logs whose payloads others refer to from now on."""
         self.groups: dict[ObjectGroup, Changes] = {}
         """The records of each group that changed."""
         self.logs: dict[ObjectLog, LogState] = {}
@@ -52,7 +56,8 @@ class Batch:
 
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """All records, as they are to be written."""
-        found: list[tuple[bytes, bytes | None]] = list(self.new.items())
+        found: list[tuple[bytes, bytes | None]] = [*self.new.items(), *self.lasting.items()]
+        found += [(LENT + u64(log.id), b"") for log in self.lenders]
         for changes in self.groups.values():
             found += changes.items()
         for log, state in self.logs.items():

@@ -50,7 +50,7 @@ class Catalog:
         for append in commit.appends:
             check_name("log", append.log)
         self._check_steps(commit)
-        prepared = self._appender.prepare(commit)
+        prepared = self._appender.prepare(commit, self._staging)
         about = [self._about(step) for step in commit.steps]
         shared_ids: dict[int, int] = {}
         for each in prepared:
@@ -200,6 +200,8 @@ class Catalog:
         staged, self._batch = self._batch, Batch()
         self._replacements = {}
         for each in (batch, staged):
+            for lender in each.lenders:
+                lender.is_lent = False
             for log in [*each.logs, *[effect.log for effect in each.effects]]:
                 log.revert()
             for group in each.groups:

@@ -134,6 +134,7 @@ class Collector:
             if garbage.dropped:
                 self._changes.append((keys.listing_key(keys.log_name(self._instance, garbage.log_id)), None))
                 self._changes.append((keys.COLLECTED + keys.u64(garbage.log_id), None))
+                self._changes.append((keys.LENT + keys.u64(garbage.log_id), None))
                 self._changes.append((keys.DROPPED_LOG + keys.u64(garbage.log_id), None))
         elif isinstance(garbage, QueueGarbage):
             for kind in (keys.ACTIVE, keys.DONE, keys.FAILED, keys.ATTEMPTS):
@@ -147,18 +148,20 @@ class Collector:
         marker = keys.COLLECTED + keys.u64(garbage.log_id)
         stored = self._database.get(marker)
         start = int.from_bytes(stored, "little") if stored is not None else 0
+        is_lent = self._database.get(keys.LENT + keys.u64(garbage.log_id)) is not None
         prefix = keys.entry_prefix(keys.log_name(self._instance, garbage.log_id))
         for rows in self._database.scan(
             keys.entry_key(prefix, start), keys.entry_key(prefix, garbage.until), at_once=8
         ):
             for key, value in rows:
                 ids, metadata = decode_entry(value, keys.describe(key))
-                end = keys.decode_entry_key(key, prefix) + len(ids)
+                base = keys.decode_entry_key(key, prefix)
+                end = base + len(ids)
                 if end > garbage.until:
                     return
-                for message_id, about in zip(ids, metadata, strict=True):
-                    if is_shared(about, keys.describe(key)):
-                        self._release(message_id, garbage.log_id)
+                for offset, (message_id, about) in enumerate(zip(ids, metadata, strict=True), base):
+                    if is_lent or is_shared(about, keys.describe(key)):
+                        self._release(message_id, garbage.log_id, offset)
                     else:
                         self._changes.append((keys.payload_key(message_id), None))
                 self._changes.append((key, None))
@@ -167,12 +170,14 @@ class Collector:
                 if self._stopping.is_set():
                     return
 
-    def _release(self, message_id: int, log_id: int) -> None:
-        """Give up one log's share in a payload, which goes if it was the last."""
-        own = keys.reference_key(message_id, log_id)
-        others = [key for key, _ in self._database.scan_prefix(own[:-8], at_once=8) if key != own]
-        self._changes.append((own, None))
-        if not others:
+    def _release(self, message_id: int, log_id: int, offset: int) -> None:
+        """Give up one message's share in a payload, which goes if it was the last."""
+        copy = keys.copy_key(message_id, log_id, offset)
+        plain = keys.reference_key(message_id, log_id)
+        found = [key for key, _ in self._database.scan_prefix(plain[:-8], at_once=8)]
+        own = (copy, plain) if copy in found else (plain,)  # a copy that was copied on has both
+        self._changes += [(key, None) for key in own]
+        if not [key for key in found if key not in own]:
             self._changes.append((keys.payload_key(message_id), None))
 
     def _remove_times(self, garbage: LogGarbage) -> None:

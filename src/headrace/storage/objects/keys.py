@@ -16,7 +16,9 @@ metadata log has OpenData-Log's keys, which begin with another byte and so never
     01 0d | TB(queue id)                          a queue that was deleted, and is being collected
     01 0e | log id u64 | time i64                 index of times
     01 0f | message id u64 | log id u64           reference to a payload that several logs share
+    01 0f | message id u64 | log id u64 | offset u64    the same, of a message that was copied from another log
     01 10                                         instance
+    01 11 | log id u64                            a log whose payloads others refer to
     03 01 | segment u32 | 10 | TB(log key) | var_u64(sequence)     entry of the metadata log
     03 01 | 00000000 | 30 | segment u32                            segment of the metadata log
     03 01 | segment u32 | 40 | log key                             listing of the metadata log
@@ -55,6 +57,7 @@ DROPPED_QUEUE: Final = _QUEUE + b"\x0d"
 TIME: Final = _QUEUE + b"\x0e"
 REFERENCE: Final = _QUEUE + b"\x0f"
 INSTANCE: Final = _QUEUE + b"\x10"
+LENT: Final = _QUEUE + b"\x11"
 LOG_SEGMENT: Final = _LOG + b"\x00\x00\x00\x00\x30" + _SEGMENT
 
 MAX_EXPONENT: Final = 4
@@ -126,6 +129,11 @@ def time_key(log_id: int, time_us: int) -> bytes:
 
 def reference_key(message_id: int, log_id: int) -> bytes:
     return REFERENCE + u64(message_id) + u64(log_id)
+
+
+def copy_key(message_id: int, log_id: int, offset: int) -> bytes:
+    """The reference of a message that was copied: a log may have several copies of one."""
+    return reference_key(message_id, log_id) + u64(offset)
 
 
 def log_name(instance: str, log_id: int) -> bytes:

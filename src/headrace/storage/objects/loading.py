@@ -59,6 +59,10 @@ class Loading:
             log.show(state)
             log.revert()
             self._logs[log.id] = log
+        for key, _ in self._database.scan_prefix(keys.LENT):
+            lender = self._logs.get(keys.log_id(key))
+            if lender is not None:
+                lender.is_lent = True
 
     def _load_groups(self) -> None:
         specs = {

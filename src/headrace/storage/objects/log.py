@@ -48,6 +48,7 @@ class ObjectLog(Log):
         "collected",
         "groups_by_name",
         "id",
+        "is_lent",
         "is_stored",
         "prefix",
         "shelf",
@@ -61,6 +62,8 @@ class ObjectLog(Log):
         self.id = -1
         """-1 until something is staged for it."""
         self.is_stored = False
+        self.is_lent = False
+        """Whether it is stored, or on its way, that payloads of its messages may be others' as well."""
         self.collected = 0
         """Up to where its messages are being removed from the store."""
         self.prefix = b""

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import Corrupt, NotFound, Unavailable
+from headrace.errors import Corrupt, HeadraceError, NotFound, Unavailable
+from headrace.storage.arrow import SCHEMA
 from headrace.storage.local.block import encode_block
-from headrace.storage.local.block_arrow import batch_of_block
+from headrace.storage.local.block_arrow import batch_of_block, span_batches
 from headrace.storage.local.encoded import encoded
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.follower import Follower
-from headrace.storage.local.spans import SpanReader
+from headrace.storage.local.spans import Span, SpanReader
 from tests.workbench import Bench, many, plain
 
 RECYCLING = LocalSettings(
@@ -24,14 +25,28 @@ RECYCLING = LocalSettings(
 
 
 def read(follower: Follower, name: str = "orders", start: int = 0, stop: int = 1 << 62) -> list[tuple[int, bytes]]:
+    """The messages of a range, in record batches that stand in Arrow's memory; the blocks of Python say the same."""
     reader = SpanReader(follower.log_id(name))
     found: list[tuple[int, bytes]] = []
     for span in follower.spans(name, start, stop):
-        for base, block, first, last in reader.rows(span):
-            batch = batch_of_block(block, first, last, ["offset", "payload"], base)
+        batches = [*span_batches(reader, span, SCHEMA.names)]
+        rows = [*reader.rows(span)]
+        assert batches == [(base, batch_of_block(block, first, last, base=base)) for base, block, first, last in rows]
+        for base, batch in batches:
+            assert batch.column("offset")[0].as_py() == base
             found += zip(batch.column("offset").to_pylist(), batch.column("payload").to_pylist(), strict=True)
     reader.close()
     return found
+
+
+def check_refused(follower: Follower, span: Span, kind: type[HeadraceError], match: str) -> None:
+    """What stands there is not read, in either way."""
+    reader = SpanReader(follower.log_id("orders"))
+    with pytest.raises(kind, match=match):
+        [*reader.rows(span)]
+    with pytest.raises(kind, match=match):
+        [*span_batches(reader, span, SCHEMA.names)]
+    reader.close()
 
 
 def append(bench: Bench, count: int, prefix: str = "order ", log: str = "orders", size: int = 0) -> None:
@@ -77,8 +92,7 @@ def test_large_commits_of_several_blocks_are_spans_of_a_block_each_that_are_neve
         for _ in range(60):
             append(bench, 40, "other ", "others", 100)
 
-        with pytest.raises(Unavailable, match="used again"):
-            [*SpanReader(follower.log_id("orders")).rows(spans[1])]
+        check_refused(follower, spans[1], Unavailable, "used again")
         follower.refresh()
         assert read(follower) == list(enumerate(expected))
 
@@ -118,8 +132,7 @@ def test_a_span_of_a_journal_file_that_was_used_again_is_never_mistaken_for_othe
         for _ in range(60):
             append(bench, 40, "other ", "others", 100)
 
-        with pytest.raises(Unavailable, match="used again"):
-            [*SpanReader(follower.log_id("orders")).rows(spans[0])]
+        check_refused(follower, spans[0], Unavailable, "used again")
 
         follower.refresh()
         assert read(follower) == list(enumerate(message.payload for message in many(40, size=100)))
@@ -139,8 +152,7 @@ def test_truncation_is_seen_at_once_and_removed_segments_are_noticed(tmp_path: P
 
         assert follower.bounds("orders") == (450, 500)
         assert [offset for offset, _ in read(follower)] == list(range(450, 500))
-        with pytest.raises(Unavailable, match="gone"):
-            [*SpanReader(follower.log_id("orders")).rows(spans[0])]
+        check_refused(follower, spans[0], Unavailable, "gone")
 
 
 def test_a_range_whose_segments_vanish_while_it_is_looked_for_is_looked_for_again(tmp_path: Path) -> None:
@@ -228,10 +240,21 @@ def test_a_damaged_block_is_refused_with_its_place(tmp_path: Path) -> None:
     data[-20] ^= 1
     segment.write_bytes(data)
 
-    with pytest.raises(Corrupt, match="checksum") as refused:
-        read(follower)
+    (span,) = follower.spans("orders", 0, 100)
+    check_refused(follower, span, Corrupt, f"{segment}.*byte {span[2]}.*checksum")
 
-    assert refused.value.file == str(segment)
+
+def test_a_block_that_was_cut_short_is_refused_with_its_place(tmp_path: Path) -> None:
+    with Bench(tmp_path) as bench:
+        append(bench, 100, size=100)
+    follower = Follower(tmp_path)
+    (span,) = follower.spans("orders", 0, 100)
+    (segment,) = (tmp_path / "queues/orders/segments").glob("*.seg")
+    whole = segment.read_bytes()
+
+    for length in (span[2] + 3, span[2] + 64, len(whole) - 1):
+        segment.write_bytes(whole[:length])
+        check_refused(follower, span, Corrupt, f"{segment}.*byte {span[2]}.*are left")
 
 
 def test_what_is_no_data_directory_is_said_to_be_none(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ from headrace.storage.local.record import (
     encode_put,
     encode_record,
     encode_step,
-    encode_truncations,
+    encode_truncate,
     record_seq,
 )
 from tests.workbench import all_values, many
 
-OPERATIONS = encode_create_log(1, "orders") + encode_truncations([(1, 5)])
+OPERATIONS = encode_create_log(1, "orders") + encode_truncate(1, 5)
 BLOCK = encode_block(3, many(4))
 WITH_BLOCK = b"".join(encode_record(9, 8, OPERATIONS, [(1, 3, 3), (2, 1, 70)], [BLOCK]))
 WITHOUT_BLOCK = b"".join(encode_record(10, 9, OPERATIONS, [], []))
@@ -115,7 +115,7 @@ def test_dropping_a_log_keeps_its_id() -> None:
 
 
 def test_truncating_a_log_keeps_the_offset() -> None:
-    operation = _one(encode_truncations([(7, 1 << 40)]))
+    operation = _one(encode_truncate(7, 1 << 40))
 
     assert (operation.kind, operation.log_id, operation.offset) == (TRUNCATE, 7, 1 << 40)
 

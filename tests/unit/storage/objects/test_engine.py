@@ -9,7 +9,7 @@ from headrace.clock import ManualClock, SystemClock
 from headrace.config.groups import MAIN
 from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.api import RETAINED, Commit
+from headrace.storage.api import RETAINED, Commit, Origin
 from headrace.storage.group_state import WORK
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Database, Tuning
@@ -166,6 +166,100 @@ def test_a_message_in_several_logs_has_one_payload_that_goes_with_the_last_of_th
 
     house.commit(lambda commit: commit.drop("one"))
     eventually(lambda: not house.records(keys.PAYLOAD) and not house.records(keys.REFERENCE))
+
+
+def copy(source: str, offsets: list[int], *targets: str) -> Callable[[House], None]:
+    """Have messages of a log go to others as well, in one commit."""
+
+    def make(house: House) -> None:
+        found = [house.engine.log(source).read(offset, 1)[0] for offset in offsets]
+
+        def build(commit: Commit) -> None:
+            for target in targets:
+                commit.append(target, found, Origin(source, offsets))
+
+        house.commit(build)
+
+    return make
+
+
+LARGE = b"large" * 1000
+
+
+def contents(house: House, log: str) -> list[bytes]:
+    found = house.engine.log(log)
+    return [message.payload for message in found.read(found.first_offset, 99)]
+
+
+def reopened(house: House) -> House:
+    house.engine.close()
+    house.open(QUICK)
+    return house
+
+
+def payloads(house: House) -> list[bytes]:
+    return sorted(house.records(keys.PAYLOAD).values())
+
+
+@pytest.mark.parametrize("order", [("papers", "one", "two"), ("one", "papers", "two"), ("two", "one", "papers")])
+def test_a_message_that_later_commits_copy_has_one_payload_that_goes_with_the_last_log(
+    house: House, order: tuple[str, ...]
+) -> None:
+    house.commit(append("papers", b"small", LARGE))
+    copy("papers", [0, 1], "one", "two")(house)
+    assert payloads(house) == [LARGE, b"small"]
+
+    left = set(order)
+    for log in order:
+        house.commit(lambda commit, log=log: commit.truncate(log, 2))  # type: ignore[misc]
+        left.discard(log)
+        eventually(lambda log=log: _collected(house, log) == 2)  # type: ignore[misc]
+        reopened(house)
+        assert [contents(house, each) for each in sorted(left)] == [[b"small", LARGE]] * len(left)
+        assert payloads(house) == ([LARGE, b"small"] if left else [])
+    assert not house.records(keys.REFERENCE)
+
+
+def _collected(house: House, log: str) -> int:
+    stored = house.records(keys.COLLECTED + keys.u64(house.engine._catalog.logs[log].id))
+    return int.from_bytes(next(iter(stored.values()), b""), "little")
+
+
+def test_a_small_payload_that_one_log_copies_is_stored_again_and_a_large_one_is_not(house: House) -> None:
+    house.commit(append("papers", b"small", LARGE))
+    copy("papers", [0, 1], "one")(house)
+    assert payloads(house) == [LARGE, b"small", b"small"]
+    assert contents(reopened(house), "one") == [b"small", LARGE]
+
+
+def test_copies_of_copies_outlive_both_and_leave_nothing_behind(house: House) -> None:
+    house.commit(append("papers", LARGE, b"never copied"))
+    copy("papers", [0], "one")(house)
+    copy("one", [0], "two")(house)
+    copy("papers", [0], "one")(house)
+    assert payloads(house) == [LARGE, b"never copied"]
+
+    house.commit(lambda commit: commit.truncate("one", 1))
+    eventually(lambda: _collected(house, "one") == 1)
+    assert contents(reopened(house), "one") == [LARGE]
+    house.commit(lambda commit: commit.drop("papers"), lambda commit: commit.drop("one"))
+    eventually(lambda: payloads(house) == [LARGE])
+    eventually(lambda: not house.records(keys.DROPPED_LOG))
+    assert contents(reopened(house), "two") == [LARGE]
+    house.commit(lambda commit: commit.drop("two"))
+
+    kept = {keys.SEQUENCE, keys.INSTANCE, keys.LOG_SEGMENT}
+    eventually(lambda: {key for key in house.records(b"") if key not in kept} == set())
+
+
+def test_a_copy_of_what_is_gone_by_now_is_stored_by_itself(house: House) -> None:
+    house.commit(append("papers", LARGE))
+    house.commit(append("papers", b"left"))
+    found = house.engine.log("papers").read(0, 1)
+    house.commit(lambda commit: commit.truncate("papers", 1))
+    house.commit(lambda commit: commit.append("one", found, Origin("papers", [0])))
+    eventually(lambda: payloads(house) == [LARGE, b"left"])
+    assert contents(reopened(house), "one") == [LARGE]
 
 
 def test_a_log_that_gets_a_message_twice_has_it_twice(house: House) -> None:
