@@ -32,7 +32,7 @@ def test_encoded_messages_of_several_blocks_and_logs_are_one_commit(tmp_path: Pa
         expected = all_values([*many(5, "before "), *first, *second, *many(5, "after ")])
         assert all_values(bench.engine.log("orders").read(0, 1000)) == expected
         assert all_values(bench.engine.log("other").read(0, 10)) == all_values(other)
-        killed = bench.killed(tmp_path.with_name("killed"))
+        killed = bench.killed(tmp_path.with_name(f"{tmp_path.name}-killed"))
 
     for root in (tmp_path, killed):  # closed, and replayed from the journal
         engine = LocalEngine(root)

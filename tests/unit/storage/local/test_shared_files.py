@@ -126,7 +126,7 @@ def test_a_tail_is_flushed_to_segments_once_it_is_large(tmp_path: Path) -> None:
         checkpoint(bench)
         append(bench, LOGS[0], many(200, size=400))
         bench.until(lambda: bool(bench.segments(LOGS[0])))
-        killed = bench.killed(tmp_path.with_name("killed"))
+        killed = bench.killed(tmp_path.with_name(f"{tmp_path.name}-killed"))
         checkpoint(bench)
         before = contents(bench.engine)
 
@@ -172,7 +172,7 @@ def test_files_of_groups_go_when_they_change_among_many(tmp_path: Path) -> None:
         checkpoint(bench)
         assert files(tmp_path).count("state.json") == len(LOGS) - 8
         before = contents(bench.engine)
-        killed = bench.killed(tmp_path.with_name("killed"))
+        killed = bench.killed(tmp_path.with_name(f"{tmp_path.name}-killed"))
 
     same_after_reopening(killed, before)
     same_after_reopening(tmp_path, before)
@@ -183,7 +183,7 @@ def test_files_of_groups_go_when_they_change_among_many(tmp_path: Path) -> None:
 def test_files_of_a_group_that_a_kill_left_beside_the_table_do_not_count(tmp_path: Path) -> None:
     with Bench(tmp_path, OWN) as bench:
         fill(bench)
-    old = shutil.copytree(tmp_path / "queues", tmp_path.with_name("old"))
+    old = shutil.copytree(tmp_path / "queues", tmp_path.with_name(f"{tmp_path.name}-old"))
     with Bench(tmp_path, SHARING) as bench:
         settle(bench, 1)
         before = contents(bench.engine)
@@ -240,8 +240,8 @@ def test_a_follower_finds_messages_in_segments_and_in_the_shared_file(tmp_path: 
 
         assert read(follower, LOGS[3]) == list(enumerate([*payloads(many(3, f"{LOGS[3]} ")), b"more"]))
         assert [follower.find(LOGS[3], time) for time in (0, 1_002, 5_000, 9_001)] == [0, 2, 3, 4]
-        assert examine(bench.killed(tmp_path.with_name("killed"))).is_clean
-    shutil.rmtree(tmp_path.with_name("killed"))
+        assert examine(bench.killed(tmp_path.with_name(f"{tmp_path.name}-killed"))).is_clean
+    shutil.rmtree(tmp_path.with_name(f"{tmp_path.name}-killed"))
 
 
 def test_damaged_tails_refuse_the_directory_and_stay_as_they_are(tmp_path: Path) -> None:
