@@ -93,15 +93,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert "Traceback" not in running.log(), running.log()
 
 
-@pytest.mark.parametrize("line", [line for line in _chosen(*CLIENTS) if "--follow" not in line])
-def test_an_example_of_a_client_works(
-    server: Server, tmp_path: Path, line: str, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("line", [line for line in _chosen(*CLIENTS) if not re.search("--(follow|store)", line)])
+def test_an_example_of_a_client_works(server: Server, tmp_path: Path, line: str) -> None:
     _prepare(server, line)
     (tmp_path / "password.txt").write_text("hunter2\n")
-    store = request.getfixturevalue("bucket").environment if "s3://" in line else {}
-    environment = _environment(HEADRACE_URL=server.http_url, **store)
-    result = _run(line, tmp_path, environment, given="hunter2\n")
+    result = _run(line, tmp_path, _environment(HEADRACE_URL=server.http_url), given="hunter2\n")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout
@@ -247,7 +243,7 @@ def test_an_example_of_serve_serves(tmp_path: Path, bucket: S3, line: str) -> No
     assert ("memory" in output.splitlines()[0]) is ("--memory" in line)
 
 
-@pytest.mark.parametrize("line", [line for line in _chosen("doctor", "backup") if "--store" in line])
+@pytest.mark.parametrize("line", [line for line in _chosen("doctor", "backup", "cluster") if "--store" in line])
 def test_an_example_about_stores_works(tmp_path: Path, bucket: S3, line: str) -> None:
     with bucket.here():
         for group in ("main", "hot"):

@@ -31,7 +31,7 @@ def _cluster() -> None:
     epilog=examples(
         "headrace cluster status",
         "headrace cluster status --json",
-        "headrace cluster status --store s3://bucket/headrace",
+        "headrace cluster status --store s3://bucket/prefix",
     )
 )
 @connected_to_all
