@@ -24,7 +24,9 @@ def make(file: Path) -> None:
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         _work(spark, Path(folder))
-    java = spark.sparkContext._gateway.proc
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    java = gateway.proc
     spark.stop()
     java.stdin.close()
     if java.wait() == 0:

@@ -31,7 +31,7 @@ from tests.certificates import Authority, encrypt
 from tests.doors import doors_to, must, prepare
 from tests.servers import Server
 
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 
 
 @pytest.fixture(scope="module")
