@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, final
 
+from headrace.errors import ProtocolError
 from headrace.net.connection import Handler, Wire
 
 START_BYTES: Final = 16
@@ -46,6 +47,16 @@ class Refusal(Handler):
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._hear(data)
+        except ProtocolError:
+            self.end()
+
+    @abstractmethod
+    def _hear(self, data: bytes) -> None:
+        """Answer what the client says. Raises ProtocolError where it is nothing that its protocol knows."""
 
     def hold_output(self, is_held: bool) -> None:
         return  # little is sent
