@@ -9,7 +9,8 @@ from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, Pr
 from headrace.net.connection import BY_BROKER, Handler, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder
+from headrace.protocols.amqp091.codec import Decoder
+from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
 from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.frames import (
     CHANNEL_ERROR,

@@ -11,7 +11,7 @@ from headrace.core.rights import WRITE
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
-from headrace.protocols.amqp091.codec import encode_ack, encode_content
+from headrace.protocols.amqp091.encoding import encode_ack, encode_content
 from headrace.protocols.amqp091.events import Publish, Route
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link

@@ -14,7 +14,7 @@ from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
 from headrace.core.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
-from headrace.protocols.amqp091.codec import encode_content
+from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
