@@ -141,9 +141,11 @@ class LosingDisk(SnapshotDisk):
     def sync(self, fd: int) -> None:
         path = self._paths[fd]
         with self.lock:
-            before = path.read_bytes() if path in self._durable and path.exists() else b""
+            before = path.read_bytes() if path in self._durable and path.exists() else None
         super().sync(fd)
         with self.lock:
+            if before is None:  # nothing was to be synced: what came meanwhile is not safe yet
+                return
             if path.exists() and path.read_bytes() != before:  # written to meanwhile: that is not safe yet
                 self._durable[path] = before
             else:
