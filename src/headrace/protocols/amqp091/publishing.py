@@ -153,7 +153,7 @@ class Publisher:
             offset = int(offset)
         if not isinstance(group, str) or not isinstance(offset, int):
             raise Refused(f"'{key}' needs the headers x-group-id (a string) and x-offset (a number)")
-        self._link.broker.commit_offset(address.queue, group, offset)
+        self._link.broker.groups.commit(address.queue, group, offset)
         return True
 
     def _with_reply_key(self, properties: bytes) -> bytes:

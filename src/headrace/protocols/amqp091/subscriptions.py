@@ -206,7 +206,7 @@ class Subscriptions:
         self._link.broker.cancel(consumer, keep)
         if subscription.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
             self._link.broker.cancel(consumer)
-            self._link.broker.delete_group(subscription.queue, group.name)
+            self._link.broker.groups.delete(subscription.queue, group.name)
 
     def _forget_replies(self) -> None:
         self._link.host.replies.pop(self._publisher.reply_key, None)
