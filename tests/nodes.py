@@ -17,7 +17,7 @@ from headrace.cluster.forwarding.doorway import Local
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
 from headrace.launch import Launch
-from headrace.net.connection import Handler
+from headrace.net.handler import Handler
 from headrace.storage.memory import MemoryEngine
 
 SECRET = b"only nodes of this cluster know this"

@@ -25,8 +25,9 @@ from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.exits import EXIT_STOP_TOO_LONG
 from headrace.launch import Launch
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramListener
+from headrace.net.handler import Handler
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, to_nodes
 from headrace.ready_file import ReadyFile

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from headrace.errors import ProtocolError
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 
 START_BYTES: Final = 16
 """How much of what a client says first tells which protocol it speaks, and which version of it."""
