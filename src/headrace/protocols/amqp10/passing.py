@@ -5,7 +5,6 @@ from typing import Final, final
 from headrace.net.passing import Elsewhere, Refusal, Tracker, Whither
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import MAX_CHARACTERS
-from headrace.protocols.amqp10.connection import CONTAINER_ID
 from headrace.protocols.amqp10.frames import (
     AMQP,
     AMQP_HEADER,
@@ -16,6 +15,7 @@ from headrace.protocols.amqp10.frames import (
     SASL_HEADER,
     SASL_OK,
 )
+from headrace.protocols.amqp10.opening import CONTAINER_ID
 from headrace.protocols.amqp10.performatives import Close, Open, SaslInit, SaslMechanisms, SaslOutcome
 from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN
 from headrace.protocols.amqp10.states import Error
