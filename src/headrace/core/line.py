@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.confirms import Confirm
 from headrace.core.flow import Flow
+from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import KEPT, QUEUES, Commit, Engine
-from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -39,7 +39,7 @@ class Line:
 
     def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
         self._engine = engine
-        self.memory = MemoryEngine()
+        self.memory = MemoryLogs()
         self._clock = clock
         self._schedule = schedule
         self.flow = flow
@@ -51,8 +51,6 @@ class Line:
         self.turn = Turn()
         self.waiting_bytes = 0
         """Payload bytes in turns that are closed and not stored yet."""
-        self.memory_bytes = 0
-        self._sizes: dict[Queue, int] = {}
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
         self._ahead: deque[Turn] = deque()
@@ -110,10 +108,7 @@ class Line:
         if log in turn.memory.drops:
             turn.memory.drops.remove(log)
             turn.forget_log(turn.memory, log)
-            commit = Commit()
-            commit.drop(log)
-            self.memory.commit(commit, _no_error)
-            self.memory.sync()
+            self.memory.drop(log)
         if log in turn.durable.drops:
             turn.durable.drops.remove(log)
             turn.forget_log(turn.durable, log)
@@ -154,7 +149,7 @@ class Line:
         self.turn.moved.pop(queue, None)
         self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
         self.turn.touched.discard(queue)
-        self.memory_bytes -= self._sizes.pop(queue, 0)
+        self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
         """Try again what could not be stored, and store what was held back, if it is time."""
@@ -181,7 +176,7 @@ class Line:
     def look(self) -> None:
         """See whether publishers must wait."""
         if self._ended is None:
-            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
+            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory.size_bytes)
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
@@ -374,29 +369,9 @@ class Line:
 
     def _store_memory(self, turn: Turn) -> None:
         """What only memory holds waits for no disk."""
-        touched = [queue for queue in turn.touched if not queue.durable]
-        for queue in touched:
-            turn.touched.discard(queue)
-            if not queue.deleted:
-                queue.trim(turn)
-        batches: list[tuple[Queue, list[Message]]] = []
-        for part in (turn.published, turn.moved):
-            for queue in [queue for queue in part if not queue.durable]:
-                messages = part.pop(queue)
-                if part is turn.published:
-                    queue.unstaged(messages)
-                turn.memory.append(queue.log.name, messages)
-                batches.append((queue, messages))
-        if turn.memory.is_empty:
+        batches = self.memory.store(turn)
+        if batches is None:
             return
-        commit, turn.memory = turn.memory, Commit()
-        self.memory.commit(commit, _no_error)
-        self.memory.sync()
-        for queue in {*touched, *[queue for queue, _ in batches]}:
-            if not queue.deleted:
-                size = queue.log.size_bytes
-                self.memory_bytes += size - self._sizes.get(queue, 0)
-                self._sizes[queue] = size
         now_us = self._clock.now_us()
         for queue, messages in batches:
             self._appended(queue, messages, now_us)
@@ -491,8 +466,3 @@ def _take_appends_out(commit: Commit) -> None:
 
 def _nothing(*_: object) -> None:
     return
-
-
-def _no_error(error: HeadraceError | None) -> None:
-    if error is not None:
-        raise error

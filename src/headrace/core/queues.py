@@ -147,7 +147,7 @@ class Queues(Surroundings):
     def _open(self, definition: QueueDefinition) -> Queue:
         name = scoped(self._host, definition.name)
         if not definition.is_stored:
-            log = self._line.memory.log(name)
+            log = self._line.memory.engine.log(name)
         else:
             log = UnbornLog(name) if name in self._dropping else self._engine.log(name)
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
