@@ -12,6 +12,18 @@ from headrace.storage.local.disk import Disk, SyncFailed
 _PAGE = 4096
 
 
+class FullDisk(Disk):
+    """A disk on which no file can grow once it is told to be full."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        if self.full and position + sum(map(len, buffers)) > self.size(fd):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, buffers, position)
+
+
 class SnapshotDisk(Disk):
     """A disk whose files can be copied between two system calls: what a killed process would leave."""
 
