@@ -58,6 +58,7 @@ class Queue:
         self.owner: object = None
         """The connection that has the queue for itself."""
         self.statistics = around.statistics
+        self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
         self._group_list: tuple[Group, ...] = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in

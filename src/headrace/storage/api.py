@@ -268,6 +268,8 @@ class Log(ABC):
 class Engine(ABC):
     """A place where commits are kept."""
 
+    keeps_claims: bool
+    """Whether it keeps who had a message when that is done. Elsewhere a claim that ends well need not be stored."""
     staged_bytes: int
     """Payload bytes handed to `commit` whose callbacks have not run yet: what a publisher should wait for."""
 
