@@ -186,10 +186,9 @@ class Consumer:
             self.shared.used += count
 
     def release(self, offset: int) -> None:
-        if offset not in self.held:
-            return
-        self.held.remove(offset)
-        self._give_back(1)
+        if offset in self.held:
+            self.held.remove(offset)
+            self._give_back(1)
 
     def release_all(self, offsets: list[int]) -> None:
         """The same for many, all of which it holds."""

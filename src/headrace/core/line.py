@@ -302,7 +302,7 @@ class Line:
         self._in_flight = None
         self._ahead.append(turn)
         for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
-            queue.unsynced.append(append.base)
+            queue.ran_ahead(append.base)
         for queue, messages in turn.published.items():
             queue.unstaged(messages)
         now_us = self._clock.now_us()
@@ -315,8 +315,8 @@ class Line:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
         self.waiting_bytes -= turn.size_bytes
-        for queue in _logged(turn):
-            queue.unsynced.pop(0)
+        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
+            queue.caught_up(append.base + append.count)
             if not queue.may_run_ahead:  # one came that had to wait for this
                 self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)

@@ -279,7 +279,7 @@ class WorkGroup(Group):
     def _is_plain(self) -> bool:
         """Whether all that lies ahead is for whoever comes: 0.1 us a message less than asking so for each."""
         state = self.state
-        if state.settled or state.pending or self.filter is not None or self._levels > 1:
+        if state.settled.size or state.pending or self.filter is not None or self._levels > 1:
             return False
         return self._selection.passed <= state.cursor
 
@@ -402,9 +402,7 @@ class WorkGroup(Group):
     def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """A step and a range for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
         if len(deliveries) == 1:
-            offset = deliveries[0].offset
-            if self.holder(offset) is consumer:
-                self.settle(turn, consumer, offset, ACK, now_us)
+            self._acknowledge_one(turn, consumer, deliveries[0], now_us)
             return
         ended = self._leases.end_all(deliveries, consumer)
         if not ended:
@@ -427,6 +425,19 @@ class WorkGroup(Group):
         commit.ack(name, self.name, start, stop)
         self.state.settle(start, stop)
         turn.touched.add(queue)
+
+    def _acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
+        """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
+        offset = delivery.offset
+        if not delivery.is_held:
+            if self.holder(offset) is consumer:  # it came back from a transaction that failed
+                self.settle(turn, consumer, offset, ACK, now_us)
+            return
+        self._leases.end(offset)
+        consumer.release(offset)
+        if self.queue.has_history:
+            self.queue.note_end(turn, self, offset, delivery.attempts, "done", now_us)
+        self._settled(turn, offset, delivery.message)
 
     def _note(self, lease: Delivery) -> None:
         if lease.notes:

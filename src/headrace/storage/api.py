@@ -212,7 +212,8 @@ class Commit:
 
     def truncate(self, log: str, before: int) -> None:
         """Drop every message below `before`."""
-        self.truncations[log] = max(before, self.truncations.get(log, 0))
+        if before > self.truncations.get(log, 0):
+            self.truncations[log] = before
 
     def drop(self, log: str) -> None:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
