@@ -182,6 +182,13 @@ class Queues(Surroundings):
         self.check_owner(queue, owner)
         return queue
 
+    def usable(self, name: str, owner: object = None) -> Queue:
+        """The same; what cannot be read, or was found to be damaged, is refused. Raises Corrupt too."""
+        queue = self.find(name, owner)
+        if queue.refusal is not None:
+            raise queue.refusal
+        return queue
+
     def check_owner(self, queue: Queue, owner: object) -> None:
         """Raises ResourceLocked when another connection has the queue for itself."""
         if queue.definition.exclusive and queue.owner is not owner:

@@ -12,7 +12,7 @@ from headrace.core.properties import Properties
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.encoded import encoded
 from headrace.storage.local.engine import LocalEngine
 from tests.house import House

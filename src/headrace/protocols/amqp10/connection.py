@@ -6,8 +6,9 @@ from headrace.clock import Clock
 from headrace.core.account import Account
 from headrace.core.logins import Admit
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Handler
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import ends_session_only, error_for
 from headrace.protocols.amqp10.coordinator import Transactions

@@ -2,7 +2,6 @@
 
 from typing import Final, final
 
-from headrace.errors import ProtocolError
 from headrace.net.passing import Elsewhere, Refusal, Tracker, Whither
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import MAX_CHARACTERS
@@ -66,13 +65,8 @@ class Amqp10Refusal(Refusal):
         super().__init__(whither)
         self._decoder = Decoder()
 
-    def feed(self, data: bytes) -> None:
-        try:
-            events = self._decoder.feed(data)
-        except ProtocolError:
-            self.end()
-            return
-        for event in events:
+    def _hear(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
             self._take(event)
 
     def _take(self, event: Event) -> None:

@@ -10,7 +10,8 @@ from typing import final
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.journal import PAGE, Journal, Position, encode_header
 from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind

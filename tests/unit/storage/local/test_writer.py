@@ -6,7 +6,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from headrace.clock import ManualClock
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.journal import PAGE, Journal, Position
 from headrace.storage.local.record import encode_put
