@@ -11,8 +11,8 @@ from headrace.core.delivery import Delivery
 from headrace.storage.api import Commit
 
 STORED_AFTER_US: Final = 400_000
-"""How old a delivery is, at least, when its claim is stored along with something else; at most it is twice as old, and so
-safe within a second, as settlements are. Where there is nothing else to store, it does not wait for that."""
+"""How old a delivery is, at least, when its claim is stored along with something else; at most it is twice as old, and
+so safe within a second, as settlements are. Where there is nothing else to store, it does not wait for that."""
 _SWEPT_AFTER: Final = 256
 """From how many on those that are settled are let go: their messages would else stay in memory."""
 

@@ -13,9 +13,9 @@ _SLACK: Final = 64
 class Leases:
     """The claimed messages of a group by offset, and by the time at which the claims end.
 
-    Claims usually end in the order in which they were made, and are then kept in that order alone. Where one ends before
-    an earlier one does, there is a heap besides until nothing is held: bounded by what is claimed, for the ends of
-    claims that were settled are swept out before they outnumber the others.
+    Claims usually end in the order in which they were made, and are then kept in that order alone. Where one ends
+    before an earlier one does, there is a heap besides until nothing is held: bounded by what is claimed, for the ends
+    of claims that were settled are swept out before they outnumber the others.
     """
 
     __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted")
