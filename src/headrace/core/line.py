@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.confirms import Confirm
 from headrace.core.flow import Flow
+from headrace.core.given import Given
 from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
@@ -44,6 +45,7 @@ class Line:
         self._schedule = schedule
         self.flow = flow
         self.statistics = Statistics()
+        self.given = Given()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
@@ -184,7 +186,7 @@ class Line:
         while self._in_flight is not None or self._ahead or (self._sealed and not self.retry_at_us):
             self._engine.sync()
             self.flush()
-        if not self.turn.is_empty and not self.retry_at_us:
+        if not (self._is_idle or self.retry_at_us):
             self.drain()
 
     # -- storing -----------------------------------------------------------------------------------------------------
@@ -192,14 +194,15 @@ class Line:
     def flush(self) -> None:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
         self._flush(self._clock.now_us())
-        if self._may_commit() and not self.turn.is_empty:
+        if self._may_commit() and not self._is_idle:
+            self.given.store_all(self.turn.durable)
             self._commit(self._close())
 
     def _flush_scheduled(self) -> None:
         """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
         now_us = self._clock.now_us()
         self._flush(now_us)
-        if self._may_commit() and not self.turn.is_empty and not self._hold_back(now_us):
+        if self._may_commit() and not (self._is_idle or self._hold_back(now_us)):
             self._commit(self._close())
 
     def _hold_back(self, now_us: int) -> bool:
@@ -208,6 +211,11 @@ class Line:
             return False
         self.held_until_us = self.held_until_us or now_us + HOLD_US
         return True
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to store, nor will be because time passes."""
+        return self.turn.is_empty and self.given.is_empty
 
     def _may_commit(self) -> bool:
         return self._in_flight is None and not self._sealed and not self.retry_at_us
@@ -249,6 +257,8 @@ class Line:
             if queue.durable and not queue.deleted:
                 queue.trim(turn)
         turn.touched.clear()
+        if not self.given.is_empty:
+            self.given.store(turn.durable, self._clock.now_us())
         self.waiting_bytes += turn.size_bytes
         return turn
 
@@ -287,21 +297,21 @@ class Line:
         self._in_flight = None
         self._ahead.append(turn)
         for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
-            queue.unsynced.append(append.base)
+            queue.ran_ahead(append.base)
         for queue, messages in turn.published.items():
             queue.unstaged(messages)
         now_us = self._clock.now_us()
         self._use(turn, now_us)
         self._deliver(now_us)
-        if self._sealed or not (self.turn.is_empty or self._hold_back(now_us)):
+        if self._sealed or not (self._is_idle or self._hold_back(now_us)):
             self.open()
 
     def _synced(self, turn: Turn, error: HeadraceError | None) -> None:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
         self.waiting_bytes -= turn.size_bytes
-        for queue in _logged(turn):
-            queue.unsynced.pop(0)
+        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
+            queue.caught_up(append.base + append.count)
             if not queue.may_run_ahead:  # one came that had to wait for this
                 self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
@@ -323,7 +333,7 @@ class Line:
             self._abandon(turn, error)
         else:
             self._failed(turn, error)
-        if self._sealed or not self.turn.is_empty:
+        if self._sealed or not self._is_idle:
             self.open()
         if self._ended is not None and not self._sealed:
             self._ended()

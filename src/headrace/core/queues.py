@@ -46,6 +46,7 @@ class Queues(Surroundings):
         self._clock = clock
         self._line = line
         self.statistics = line.statistics
+        self.given = None if engine.keeps_claims else line.given
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
