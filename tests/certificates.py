@@ -3,6 +3,12 @@
 import subprocess
 from pathlib import Path
 
+from headrace.core.access import Access
+from headrace.core.hosts import Hosts
+from headrace.core.rights import Permission
+from tests.doors import must, prepare
+from tests.servers import Server
+
 
 class Authority:
     """Signs certificates; `path` is its own."""
@@ -40,3 +46,16 @@ def encrypt(key: Path, target: Path) -> Path:
     """The key behind a password."""
     _openssl("pkey", "-in", str(key), "-aes256", "-passout", "pass:secret", "-out", str(target))
     return target
+
+
+def asking_for_certificates(directory: Path, authority: Authority) -> Server:
+    """A server that asks clients for certificates; `device` may log in with one."""
+
+    def users(hosts: Hosts, access: Access) -> None:
+        access.put_user("device", None, (), must)
+        access.put_permission(Permission("device", "/", "^tls", "^tls|^amq.default$", "^tls"), must)
+
+    prepare(directory / "data", users)
+    certificate, key = authority.sign("localhost", "server")
+    options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(authority.path)]
+    return Server(directory, options=[*options, "--amqps", "0", "--mqtts", "0", "--https", "0"])

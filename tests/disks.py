@@ -12,6 +12,18 @@ from headrace.storage.local.disk import Disk, SyncFailed
 _PAGE = 4096
 
 
+class FullDisk(Disk):
+    """A disk on which no file can grow once it is told to be full."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        if self.full and position + sum(map(len, buffers)) > self.size(fd):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, buffers, position)
+
+
 class SnapshotDisk(Disk):
     """A disk whose files can be copied between two system calls: what a killed process would leave."""
 
@@ -141,9 +153,11 @@ class LosingDisk(SnapshotDisk):
     def sync(self, fd: int) -> None:
         path = self._paths[fd]
         with self.lock:
-            before = path.read_bytes() if path in self._durable and path.exists() else b""
+            before = path.read_bytes() if path in self._durable and path.exists() else None
         super().sync(fd)
         with self.lock:
+            if before is None:  # nothing was to be synced: what came meanwhile is not safe yet
+                return
             if path.exists() and path.read_bytes() != before:  # written to meanwhile: that is not safe yet
                 self._durable[path] = before
             else:

@@ -17,7 +17,7 @@ from headrace.cluster.forwarding.doorway import Local
 from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
 from headrace.launch import Launch
-from headrace.net.connection import Handler
+from headrace.net.handler import Handler
 from headrace.storage.memory import MemoryEngine
 
 SECRET = b"only nodes of this cluster know this"
@@ -52,8 +52,8 @@ class TestNode:
         self.ownership = Ownership(self.node, secret, SystemClock())
 
     async def open(self) -> None:
-        await self.program._listen()
-        ports = self.program._ports()
+        await self.program._listeners.open(self.program._doorway)
+        ports = self.program._listeners.ports()
         listeners = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         self.node = Node(self.name, listeners["cluster"], "0", 0, listeners)
         self.ownership = Ownership(self.node, self._secret, SystemClock())
@@ -83,11 +83,11 @@ class TestNode:
 
     async def vanish(self) -> None:
         """End every connection and accept none any more, without a word, as a machine does that loses its power."""
-        for listener in self.program._listeners.values():
+        for listener in self.program._listeners._by_name.values():
             server = getattr(listener, "_server", None)
             if server is not None:
                 server.close()
-        for wire in self.program._wires():
+        for wire in self.program._listeners.wires():
             wire.abort()
 
     def impatient(self) -> None:
@@ -97,7 +97,7 @@ class TestNode:
 
     @property
     def ports(self) -> dict[str, int]:
-        return self.program._ports()
+        return self.program._listeners.ports()
 
     def port(self, listener: str) -> int:
         return self.ports[listener]
@@ -108,11 +108,11 @@ class TestNode:
 
     def has(self, peer: str) -> bool:
         """Whether somebody is connected from there, as host:port."""
-        return any(wire.peer == peer for wire in self.program._wires())
+        return any(wire.peer == peer for wire in self.program._listeners.wires())
 
     @property
     def wires(self) -> int:
-        return len(self.program._wires())
+        return len(self.program._listeners.wires())
 
 
 class Nodes:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pika
@@ -136,6 +136,16 @@ class Server:
                 if opened.is_open:
                     opened.close()
         self._connections.clear()
+
+
+@contextlib.contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    """Have a server run; it ends well when it is told to, and nothing went wrong in it that is a fault of ours."""
+    server.start()
+    yield server
+    server.close_connections()
+    assert server.stop() == 0, server.log()
+    assert "Traceback" not in server.log(), server.log()
 
 
 def _ports(**ports: int) -> list[str]:

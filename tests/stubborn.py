@@ -13,6 +13,7 @@ class StubbornEngine(Engine):
 
     def __init__(self) -> None:
         self._inner = MemoryEngine()
+        self.keeps_claims = False
         self.refusal: HeadraceError | None = None
         """Raised by `commit`, as long as it is set."""
         self.failure: HeadraceError | None = None

@@ -13,8 +13,8 @@ from headrace.core.logins import Background
 from headrace.core.properties import Codecs
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
+from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.properties import Amqp091Codec

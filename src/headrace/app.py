@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -16,22 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from headrace import logs
-from headrace.admin.listener import Contribute, HttpListener, Speaker
+from headrace.admin.listener import Contribute, Speaker
 from headrace.announcement import announce
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
-from headrace.config.settings import LOCAL_REFUSE
 from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.exits import EXIT_STOP_TOO_LONG
 from headrace.launch import Launch
-from headrace.net.connection import Handler, Wire
-from headrace.net.datagrams import DatagramListener
-from headrace.net.listener import Listener
+from headrace.listeners import Listeners
+from headrace.net.handler import Handler
 from headrace.net.tls import Tls, to_nodes
 from headrace.ready_file import ReadyFile
 from headrace.reloading import reload_waiting, tls_files
-from headrace.service import AMQP, MQTT, WEB_SOCKET, Premises, Service, web_socket
+from headrace.service import MQTT, WEB_SOCKET, Premises, Service, web_socket
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
 from headrace.threads import Threads
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
 
 _STAGED_BYTES: Final = 16 << 30
 _WEB_SOCKET_PATH: Final = "/mqtt"
-_PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
-_WITH_TLS: Final = ("amqps", "mqtts", "https")
 _TICK_SECONDS: Final = 0.05
 _GOODBYE_US: Final = 1_000_000
 """How long clients may take to hear that they have to connect again."""
@@ -125,12 +120,9 @@ class _Program:
         self._tls = Tls(files) if files is not None else None
         self._service: Service | None = None
         """What serves clients; None while nothing does."""
-        self._listeners: dict[str, Listener | HttpListener | DatagramListener] = {}
-        self._sockets = dict(launch.sockets)
-        self._web_sockets = Listener(lambda: self._handler(WEB_SOCKET))
+        self._listeners = Listeners(self._settings, self._tls, launch.sockets, self._handler, self._speaker)
         self._doorway = self._open_doorway()
         """What clients meet while another node owns the store; None for a broker on its own."""
-        self._inner_http = HttpListener(self._speaker)
         self._seat: Seat | None = None
         """This node's place in a cluster; None for a broker on its own."""
         self._stop = asyncio.Event()
@@ -158,9 +150,9 @@ class _Program:
         try:
             await self._enter(engine)
             took_us = self._clock.monotonic_us() - started_us
-            announce(engine, self._configuration, self._ports(), took_us)
+            announce(engine, self._configuration, self._listeners.ports(), took_us)
             _settle_memory()
-            self._ready_file.write(name_of(self._settings.storage), self._ports())
+            self._ready_file.write(name_of(self._settings.storage), self._listeners.ports())
             await self._serve()
             if self._failure is not None:
                 raise self._failure
@@ -176,19 +168,19 @@ class _Program:
     async def run_in_cluster(self, start_over: StartOver) -> None:
         """Wait for the store to be this node's, serve, and stop when told to; or start over when it is lost."""
         self._heed_signals()
-        await self._listen()
+        await self._listeners.open(self._doorway)
         seat = self._seat = await self._take_seat()
         assert self._doorway is not None
         self._doorway.follow(seat.ownership)
         try:
-            announce(None, self._configuration, self._ports(), 0)
-            self._ready_file.write(name_of(self._settings.storage), self._ports())
+            announce(None, self._configuration, self._listeners.ports(), 0)
+            self._ready_file.write(name_of(self._settings.storage), self._listeners.ports())
             await asyncio.to_thread(load_store)
             engine = await seat.turn(self._open_shared, self._stop)
             if engine is not None and not await self._serve_turn(seat, engine):
                 await self._say_goodbye(seat)
                 if not self._is_told_to_stop:
-                    start_over(replace(self._launch, sockets=self._leave_sockets()))
+                    start_over(replace(self._launch, sockets=self._listeners.leave()))
                 return
             _log.info("stopping: what was taken is being written down")
             with self._deadline():
@@ -206,7 +198,7 @@ class _Program:
         """Serve until told to stop; False when the store was lost before that."""
         seat.is_serving = True  # from now on nothing leaves that the lease does not cover
         await self._enter(engine)
-        announce(engine, self._configuration, self._ports(), self._clock.monotonic_us() - self._opening_us)
+        announce(engine, self._configuration, self._listeners.ports(), self._clock.monotonic_us() - self._opening_us)
         _settle_memory()
         await self._serve()
         return self._failure is None and not seat.is_over
@@ -219,13 +211,11 @@ class _Program:
             raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
         settings = self._settings.cluster
         now_us = self._clock.now_us()
-        me = describe(settings.node, settings.listen, settings.advertise, self._ports(), __version__, now_us)
+        me = describe(settings.node, settings.listen, settings.advertise, self._listeners.ports(), __version__, now_us)
         store = self._settings.storage.store
         seat = await Seat.take(store, settings.group, me, settings.lease, self._clock, self._on_double)
-        for listener in self._listeners.values():
-            if isinstance(listener, Listener):
-                listener.gate = seat.may_write
-        self._refurnish()
+        self._listeners.guard(seat.may_write)
+        self._listeners.refurnish()
         return seat
 
     def _open_shared(self) -> Engine:
@@ -241,18 +231,12 @@ class _Program:
         """The store is lost: have everybody connect again, to the node that owns it."""
         why = self._failure or "its lease ran out"
         _log.warning("this node does not own the store any more and waits for its turn again: %s", why)
-        for wire in self._wires():
+        for wire in self._listeners.wires():
             wire.dismiss()
         deadline_us = self._clock.monotonic_us() + _GOODBYE_US
-        while self._wires() and self._clock.monotonic_us() < deadline_us:
+        while self._listeners.wires() and self._clock.monotonic_us() < deadline_us:
             await asyncio.sleep(_TICK_SECONDS)
         await seat.leave()
-
-    def _leave_sockets(self) -> tuple[tuple[str, int], ...]:
-        """What is listened on, for the program that this process runs next."""
-        listeners = {name: each for name, each in self._listeners.items() if not isinstance(each, DatagramListener)}
-        left = [(name, listener.leave()) for name, listener in listeners.items()]
-        return tuple([(name, descriptor) for name, descriptor in left if descriptor is not None])
 
     def _open_doorway(self) -> "Doorway | None":
         settings = self._settings.cluster
@@ -273,8 +257,8 @@ class _Program:
             self._background,
             soon,
             self._tls,
-            self._wires,
-            self._ports,
+            self._listeners.wires,
+            self._listeners.ports,
             self._stopping,
             self._staging(),
         )
@@ -284,70 +268,22 @@ class _Program:
         service = Service(engine, self._premises())
         service.site.standing = self._seat
         self._service = service
-        if not self._listeners:
-            await self._listen()
-        if self._doorway is not None:
-            await self._open_again()
+        if self._doorway is None:
+            await self._listeners.open(None)
+        else:
+            await self._listeners.open_again()
             self._admit(self._doorway, service)
-        self._refurnish()
-        settings = self._settings.listeners
-        if settings.coap is not None:
-            coap = self._listeners["coap"] = DatagramListener(service.coap())
-            await coap.open(settings.host, settings.coap)
-
-    def _refurnish(self) -> None:
-        """Have HTTP requests from now on answered by who answers them now."""
-        for listener in self._listeners.values():
-            if isinstance(listener, HttpListener):
-                listener.refurnish()
+        self._listeners.refurnish()
+        port = self._settings.listeners.coap
+        if port is not None:
+            await self._listeners.open_to_datagrams(service.coap(), port)
 
     def _admit(self, doorway: "Doorway", service: Service) -> None:
         from headrace.cluster.forwarding.doorway import Local
 
-        doorway.admit(Local(service.handler, self._inner_http.accept))
+        doorway.admit(Local(service.handler, self._listeners.inner_http.accept))
 
     # -- who comes in ------------------------------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        """Open every listener that was asked for; with one that cannot be had nothing is served."""
-        settings = self._settings.listeners
-        for name, protocol in _PROTOCOLS.items():
-            await self._open(name, Listener(functools.partial(self._handler, protocol)), getattr(settings, name))
-        self._listeners["ws"] = self._web_sockets
-        if settings.ws is not None:
-            await self._web_sockets.open(settings.host, settings.ws, None, self._left("ws"))
-        for name, port in (("http", settings.http), ("https", settings.https)):
-            await self._open(name, HttpListener(self._speaker), port)
-        if self._doorway is not None:
-            await self._listen_to_nodes(self._doorway)
-
-    async def _listen_to_nodes(self, doorway: "Doorway") -> None:
-        """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
-        from headrace.cluster.forwarding.gate import Gate
-
-        tls = self._tls
-        gate = Listener(lambda: Gate(doorway, b"" if tls is None else tls.fingerprint))
-        host, _, port = self._settings.cluster.listen.rpartition(":")
-        between = None if tls is None else tls.for_nodes()
-        await gate.open(host.strip("[]"), int(port), between, self._left("cluster"))
-        self._listeners["cluster"] = gate
-        if doorway.policy == LOCAL_REFUSE:
-            for listener in self._client_listeners().values():
-                listener.shut()
-
-    async def _open_again(self) -> None:
-        """Open what was closed while another node owned the store."""
-        for name, listener in self._client_listeners().items():
-            if not listener.is_open:
-                await self._open(name, listener, listener.port)
-
-    def _client_listeners(self) -> dict[str, Listener]:
-        """All for clients that are open, or will be."""
-        return {
-            name: listener
-            for name, listener in self._listeners.items()
-            if isinstance(listener, Listener) and name != "cluster" and listener.port
-        }
 
     def _handler(self, protocol: str) -> Handler:
         """What a new connection is met by."""
@@ -364,21 +300,10 @@ class _Program:
             from headrace.cluster.forwarding.pages import speaker
 
             assert self._doorway is not None
-            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._web_sockets.accept}, self._seat)
+            return speaker(self._doorway, {_WEB_SOCKET_PATH: self._listeners.web_sockets.accept}, self._seat)
         routes: list[Contribute] = []  # rooms outside admin/ add the functions here that give their routes
-        self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._web_sockets.accept
+        self._service.site.web_sockets[_WEB_SOCKET_PATH] = self._listeners.web_sockets.accept
         return self._service.speaker(routes)
-
-    async def _open(self, name: str, listener: Listener | HttpListener, port: int | None) -> None:
-        """Open a listener if it was asked for."""
-        if port is not None:
-            tls = self._tls.context if self._tls is not None and name in _WITH_TLS else None
-            await listener.open(self._settings.listeners.host, port, tls, self._left(name))
-            self._listeners[name] = listener
-
-    def _left(self, name: str) -> int | None:
-        """The descriptor of a listener that this process has already, once."""
-        return self._sockets.pop(name, None)
 
     def _reload(self) -> None:
         """SIGHUP: have what the configuration says now, as far as that can change while the broker serves."""
@@ -389,10 +314,6 @@ class _Program:
                 self._configuration = reload_waiting(self._configuration, self._launch.read(), self._tls)
         except HeadraceError as error:
             _log.error("the configuration stays as it was: %s", error)
-
-    def _wires(self) -> list[Wire]:
-        listeners = [listener for listener in self._listeners.values() if isinstance(listener, Listener)]
-        return [wire for listener in listeners for wire in listener.wires]
 
     def _staging(self) -> StagingArea:
         """Where bulk writes wait for their commit: with the data, or where temporary files are."""
@@ -408,8 +329,7 @@ class _Program:
 
     async def _close(self) -> None:
         """Stop accepting, say goodbye, commit what came last."""
-        listeners = [*self._listeners.values(), self._inner_http]
-        await asyncio.gather(*[listener.close() for listener in listeners])  # each takes its time
+        await self._listeners.close()
         self._background.close()
         if self._service is not None:
             self._service.drain()
@@ -461,6 +381,3 @@ class _Program:
         except Fatal as failure:
             self._failure = failure
             self._stop.set()
-
-    def _ports(self) -> dict[str, int]:
-        return {name: listener.port for name, listener in self._listeners.items() if listener.port}

@@ -18,8 +18,9 @@ from headrace.core.logins import Background
 from headrace.core.properties import Codecs
 from headrace.errors import Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
 from headrace.net.datagrams import DatagramHandler
+from headrace.net.handler import Handler
 from headrace.net.tls import Tls
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server

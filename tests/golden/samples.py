@@ -24,7 +24,7 @@ from headrace.storage.group_state import (
     Pending,
     Transition,
 )
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, encode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state

@@ -177,8 +177,7 @@ def test_golden_metadata_is_read() -> None:
     assert visible_at(bytes.fromhex(documented()["metadata"]), "metadata")[1] is None
 
 
-def test_the_bucket_of_a_claim_follows_from_its_number() -> None:
-    assert keys.bucket_of_claim(keys.claim_id(2, 304)) == keys.bucket_id(2, 304)
+def test_the_bucket_of_a_message_follows_from_its_number() -> None:
     assert keys.number_of(keys.bucket_id(2, 304)) == 300
     assert keys.number_of(keys.bucket_id(0, 304)) == 304
 

@@ -10,7 +10,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.rights import Permission, TopicPermission
 from headrace.core.users import Limits
 from tests.doors import must, prepare
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.speakers import SPEAKERS, Connected, Speaker
 
 _QUEUES = "^orders$|^everybodys$"
@@ -45,16 +45,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         access.set_limits("small", Limits(max_message_bytes=_MOST_BYTES), must)
 
     prepare(directory / "data", users)
-    running = Server(directory, options=["--coap", "0"])
-    running.start()
-    channel = running.connect().channel()
-    channel.queue_declare("orders", durable=True)
-    channel.queue_declare("everybodys", durable=True)
-    channel.queue_bind("everybodys", "amq.topic", "#")
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(directory, options=["--coap", "0"])) as running:
+        channel = running.connect().channel()
+        channel.queue_declare("orders", durable=True)
+        channel.queue_declare("everybodys", durable=True)
+        channel.queue_bind("everybodys", "amq.topic", "#")
+        yield running
 
 
 @pytest.fixture(params=SPEAKERS, ids=[kind.name for kind in SPEAKERS])

@@ -12,17 +12,13 @@ from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError, Pr
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_UNAVAILABLE
 from headrace.cli.words import EXIT_USAGE
-from tests.servers import Server
+from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"))
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"))) as running:
+        yield running
     for secret in ("hunter2", "hunter3", "argon2"):
         assert secret not in running.log()
 

@@ -9,19 +9,15 @@ import pytest
 from aiocoap import Context, Message
 from aiocoap.numbers.codes import DELETE, GET, POST, PUT
 
-from tests.servers import Server, drain
+from tests.servers import Server, drain, serving
 
 _LOGIN = "username=guest&password=guest"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), True, ("--coap", "0"))
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"), True, ("--coap", "0"))) as running:
+        yield running
 
 
 @pytest.fixture

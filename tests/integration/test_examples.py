@@ -22,7 +22,7 @@ import pytest
 
 from headrace.storage.objects.engine import ObjectEngine
 from tests.examples import examples
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.stores import S3, moto
 
 _DEADLINE_SECONDS = 60.0
@@ -85,12 +85,8 @@ def _run(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), in_memory=True)
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"), in_memory=True)) as running:
+        yield running
 
 
 @pytest.mark.parametrize("line", [line for line in _chosen(*CLIENTS) if not re.search("--(follow|store)", line)])

@@ -13,7 +13,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.rights import Permission
 from headrace.core.users import Limits
 from tests.doors import must, prepare
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.speakers import SPEAKERS, Amqp091, Amqp10, Connected, Speaker, Unconnected
 from tests.waiting import eventually
 
@@ -46,14 +46,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 access.set_limits(name, limits, must)
 
     prepare(directory / "data", users)
-    running = Server(directory, options=["--coap", "0"])
-    running.start()
-    _put(running, "orders", {})
-    _put(running, "everybodys", {})
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(directory, options=["--coap", "0"])) as running:
+        _put(running, "orders", {})
+        _put(running, "everybodys", {})
+        yield running
 
 
 def _put(server: Server, queue: str, body: dict[str, object]) -> None:

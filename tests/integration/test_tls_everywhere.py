@@ -21,7 +21,7 @@ from proton import ConnectionException, SSLDomain
 from proton.utils import BlockingConnection
 
 from tests.certificates import Authority
-from tests.servers import Server
+from tests.servers import Server, serving
 
 # paho leaves the socket of a handshake that failed to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -142,11 +142,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def _serving(directory: Path, authority: Authority, *options: str) -> Iterator[Server]:
     certificate, key = authority.sign("localhost", "server")
     more = ["--tls-cert", str(certificate), "--tls-key", str(key), *options]
-    running = Server(directory, True, [*more, *(word for name in PORTS for word in (f"--{name}", "0"))])
-    running.start()
-    yield running
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(directory, True, [*more, *(word for name in PORTS for word in (f"--{name}", "0"))])) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 from headrace.net.listener import Listener
 from headrace.net.websocket import STRANGER_FRAME_BYTES, WebSocket
 

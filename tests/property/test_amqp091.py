@@ -14,7 +14,8 @@ from pamqp import commands
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
-from headrace.protocols.amqp091.codec import Decoder, DeliverEncoder, encode_content
+from headrace.protocols.amqp091.codec import Decoder
+from headrace.protocols.amqp091.encoding import DeliverEncoder, encode_content
 from headrace.protocols.amqp091.events import Ack, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.fields import (
     Float32,

@@ -9,8 +9,9 @@ from pamqp import base, commands
 from headrace.core.properties import Codecs
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.codec import Decoder, encode_content
+from headrace.protocols.amqp091.codec import Decoder
 from headrace.protocols.amqp091.connection import Connection
+from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.events import Ack, Method
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER, REPLY_NAMES
 from headrace.protocols.amqp091.handshake import Server

@@ -13,7 +13,8 @@ from headrace.errors import Corrupt
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
-from headrace.storage.local.block import HEADER_BYTES, Block, decode_block, encode_block
+from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, decode_checkpoint, encode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import (

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 from headrace.net.listener import Listener
 
 

@@ -87,7 +87,7 @@ class _Room:
         group = call.request.query_params.get("group", "")
         if not group or len(group.encode()) > MAX_NAME_BYTES:
             raise BadRequest(f"group must have 1 to {MAX_NAME_BYTES} bytes")
-        broker.report(queue.name, group, number_of(call, "offset", -1))
+        broker.groups.report(queue.name, group, number_of(call, "offset", -1))
         return JSONResponse({"status": "ok"})
 
 

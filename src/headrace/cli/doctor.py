@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
@@ -23,8 +22,9 @@ from rich.text import Text
 
 from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option, line
 from headrace.errors import HeadraceError
+from headrace.storage.group_row import GroupRow
 from headrace.storage.local import doctor as storage_doctor
-from headrace.storage.local.doctor import GroupRow, Problem, QueueRow, Report
+from headrace.storage.local.doctor import Problem, QueueRow, Report
 from headrace.storage.local.doctor.findings import RESTORE
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _print_store(report: "StoreReport", console: Console) -> None:
             log.first_offset,
             log.next_offset,
             log.size_bytes,
-            groups=[GroupRow(**asdict(group)) for group in log.groups],
+            groups=log.groups,
             problems=[Problem(report.store, 0, log.problem, RESTORE)] if log.problem else [],
         )
         for log in report.logs

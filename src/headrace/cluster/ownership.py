@@ -30,17 +30,9 @@ class Ownership:
         """Whether this node owns it right now: false the moment that its lease runs out, whatever else happens."""
         return self.owner is self.me and self._clock.monotonic_us() < self._until_us
 
-    @property
-    def is_expired(self) -> bool:
-        """Whether this node was the owner and could not renew its lease in time."""
-        return self.owner is self.me and self._clock.monotonic_us() >= self._until_us
-
     def watch(self, changed: Changed) -> None:
         """Have this called after every change of `owner` or `epoch`."""
         self._watchers.append(changed)
-
-    def unwatch(self, changed: Changed) -> None:
-        self._watchers.remove(changed)
 
     def renewed(self, until_us: int) -> None:
         """It stays this node's until then, on the monotonic clock."""

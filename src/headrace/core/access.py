@@ -131,10 +131,6 @@ class Access:
         kept = password_hash if password_hash.startswith("$argon2") else ""
         self._change([_user_change(replace(user, tags=words, password_hash=kept))], done)
 
-    def set_password(self, name: str, password: str, done: Done) -> None:
-        """Have another password for a user. Raises NotFound, Refused for a password that cannot be."""
-        self.put_user(name, password, self.account(name).user.tags, done)
-
     def _hash(self, name: str, password: str, put: Callable[[str | None], None]) -> None:
         secret = password.encode(errors="surrogatepass")
         if not 1 <= len(secret) <= _MAX_PASSWORD_BYTES:

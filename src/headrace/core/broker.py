@@ -10,7 +10,7 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.groups import MAIN
-from headrace.core.address import effective_group, is_address, parse_address
+from headrace.core.address import effective_group, is_address
 from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
 from headrace.core.browser import Browser, Show
 from headrace.core.bulk import Bulk
@@ -22,18 +22,19 @@ from headrace.core.envelope import Envelope
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
 from headrace.core.follower import Follower
-from headrace.core.group import ACK, Group, PendingEntry
+from headrace.core.group import ACK, Group
+from headrace.core.groups import Groups
 from headrace.core.history import HISTORY_PREFIX, read_entry
 from headrace.core.inner import InnerQueues
 from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
 from headrace.core.properties import Codecs, Properties
+from headrace.core.publishing import Publishing
 from headrace.core.pubsub import PubSub
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
 from headrace.core.retained import Retained
-from headrace.core.routes import Route
 from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.sessions import Sessions
@@ -42,9 +43,9 @@ from headrace.core.stream import RESUME, StreamGroup, parse_position
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
-from headrace.core.transaction import Publish, Transaction
+from headrace.core.transaction import Publish
 from headrace.core.work import WorkGroup
-from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused
+from headrace.errors import PreconditionFailed, Refused
 from headrace.model import Message, Source
 from headrace.selector import Selector
 from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
@@ -83,9 +84,11 @@ class Broker:
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
+        self._publishing = Publishing(self._queues, self.pubsub, self._line, clock)
         self.ledger = Ledger(engine, host)
         self.kept = Kept(engine, host, self._line)
         self.claims = Claims(self._line, self._queues, clock)
+        self.groups = Groups(self._line, self._queues, clock)
         self.on_dissolved: dict[object, Callable[[], None]] = {}
         """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
@@ -104,11 +107,11 @@ class Broker:
         in the order of the publishes. An address `$queue/...` on the default exchange goes where `publish_topic`
         sends it. Raises NotFound and AccessRefused for the exchange.
         """
-        queues = self._route(message, headers, extra_keys)
+        queues = self._publishing.route(message, headers, extra_keys)
         source = message.source
         if source.exchange and self.topology.reaches_subscribers(source.exchange, source.topic, headers, extra_keys):
-            return self._publish(queues, message, confirm, self.pubsub.route(topic_of(source)))
-        return self._publish(queues, message, confirm)
+            return self._publishing.stage(queues, message, confirm, self.pubsub.route(topic_of(source)))
+        return self._publishing.stage(queues, message, confirm)
 
     def publish_all(
         self,
@@ -123,41 +126,16 @@ class Broker:
         the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once.
         """
         source = messages[0].source
-        queues = self._route(messages[0], headers, extra_keys)
+        queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
             source.exchange, source.topic, headers, extra_keys
         )
-        if not is_heard and self._stage_all(queues, messages, confirm):
+        if not is_heard and self._publishing.stage_all(queues, messages, confirm):
             return len(queues)
         meant = 0
         for message in messages:
             meant = self.publish(message, _one_of(confirm), headers, extra_keys)
         return meant
-
-    def _stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """Whether all queues take all messages without a look at each; nothing is done where they do not."""
-        _check_storable(messages[0])
-        largest = size_bytes = 0
-        for message in messages:
-            size = len(message.payload)
-            size_bytes += size
-            largest = max(largest, size)
-        for queue in queues:
-            if not queue.takes_all(largest):
-                return False
-        line = self._line
-        turn = line.open()
-        is_synced = False
-        for queue in queues:
-            is_synced = is_synced or queue.is_synced
-            turn.publish_all(queue, messages if len(queues) == 1 else list(messages), size_bytes)
-            if queue.ack_timeout_us and confirm is not None:
-                turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
-        if confirm is not None:
-            turn.confirms.add_all(confirm, len(messages), is_synced)
-        if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
-            line.look()
-        return True
 
     def publish_topic(
         self,
@@ -176,65 +154,11 @@ class Broker:
         """
         topic = message.source.topic
         if is_address(topic):
-            return self._publish(self._route_topic(topic), message, confirm)
+            return self._publishing.stage(self._publishing.route_topic(topic), message, confirm)
         route = self.pubsub.route(topic)
         if assurance == BEST_EFFORT and not (retain or route.queues or route.shares or confirm is not None):
             return sum([audience.deliver(message, assurance, retain, publisher) for audience in route.everyone])
-        return self._publish(route.queues, message, confirm, route, assurance, retain, publisher)
-
-    def _route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
-        source = message.source
-        if not source.exchange and is_address(source.topic):
-            return self._route_topic(source.topic)
-        if source.exchange:
-            self.topology.exchanges.check_publish(source.exchange)
-        return self.topology.of_exchange(source.exchange, source.topic, headers, extra_keys)
-
-    def _route_topic(self, topic: str) -> list[Queue]:
-        if not is_address(topic):
-            return self.topology.of_topic(topic)
-        if "/$" in topic and parse_address(topic).verb:
-            raise Refused(f"{quoted(topic)} ends in a verb: it settles messages and cannot be published to")
-        return self.topology.of_topic(topic) or [self._queues.landing(topic)]
-
-    def _publish(
-        self,
-        queues: list[Queue],
-        message: Message,
-        confirm: Confirm | None,
-        route: Route | None = None,
-        assurance: int = AT_LEAST_ONCE,
-        retain: bool = False,
-        publisher: Session | None = None,
-    ) -> int:
-        _check_storable(message)
-        now_us = self._clock.now_us()
-        line = self._line
-        turn = line.open()
-        meant = 0
-        is_synced = False
-        refusal: HeadraceError | None = None
-        for queue in queues:
-            if queue.selector is not None and not queue.admits(message):
-                continue
-            meant += 1
-            is_synced = is_synced or queue.is_synced
-            if queue.ack_timeout_us and confirm is not None:
-                turn.wait_until(now_us + queue.ack_timeout_us)
-            try:
-                queue.accept(turn, message, now_us)
-            except HeadraceError as error:
-                refusal = error
-        if route is not None:
-            sent = self.pubsub.send(turn, route, message, assurance, retain, publisher)
-            meant += sent.count
-            is_synced = is_synced or sent.is_stored
-            refusal = refusal or sent.refusal
-        if confirm is not None:
-            turn.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
-        if turn.size_bytes + line.waiting_bytes > self._flow.high_bytes:
-            line.look()
-        return meant
+        return self._publishing.stage(route.queues, message, confirm, route, assurance, retain, publisher)
 
     def announce(self, topic: str, payload: bytes) -> None:
         """Tell subscribers something of the broker itself; it stays with the topic, but is never stored."""
@@ -273,50 +197,12 @@ class Broker:
         `settle` raise, and Refused when a queue does not take a message. The caller collects what a transaction does
         until it commits; to roll back is to forget it.
         """
-        topics = [
-            (route, publish.message) for publish in publishes if (route := self._subscribers(publish)) is not None
-        ]
-
-        def stored(error: HeadraceError | None) -> None:
-            for route, message in topics if error is None else []:
-                self.pubsub.send_live(route, message, AT_LEAST_ONCE)
-            if confirm is not None:
-                confirm(error)
-
-        transaction = Transaction(self._queues, self._line, self._clock.now_us(), stored)
-        routes = [
-            self._route_topic(publish.message.source.topic)
-            if publish.is_topic
-            else self._route(publish.message, publish.headers, publish.extra_keys)
-            for publish in publishes
-        ]
-        try:
-            for delivery, outcome in settlements:
-                transaction.settle(delivery, outcome)
-            counts = [
-                transaction.publish(queues, publish.message) for queues, publish in zip(routes, publishes, strict=True)
-            ]
-            for route, message in topics:
-                for queue, kept in self.pubsub.copies(route, message, AT_LEAST_ONCE):
-                    transaction.publish([queue], kept)
-        except HeadraceError:
-            transaction.undo()
-            raise
-        transaction.send()
-        return counts
+        return self._publishing.transaction(publishes, settlements, confirm)
 
     def bulk(self) -> Bulk:
         """Publish many encoded messages as one: add them to what is returned, then commit or undo it."""
         now_us = self._clock.now_us()
         return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._line, self.ledger, now_us)
-
-    def _subscribers(self, publish: Publish) -> Route | None:
-        """Where a message of a transaction goes besides queues: None for one that subscribers do not get."""
-        source = publish.message.source
-        if publish.is_topic:
-            return None if is_address(source.topic) else self.pubsub.route(source.topic)
-        reaches = self.topology.reaches_subscribers(source.exchange, source.topic, publish.headers, publish.extra_keys)
-        return self.pubsub.route(topic_of(source)) if reaches else None
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -352,7 +238,7 @@ class Broker:
 
     def loss(self, definition: QueueDefinition) -> int:
         """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
-        return self._usable(definition.name, None).loss(definition, self._clock.now_us())
+        return self._queues.usable(definition.name, None).loss(definition, self._clock.now_us())
 
     def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
         """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
@@ -373,9 +259,7 @@ class Broker:
 
     def purge(self, name: str, owner: object = None) -> int:
         """Drop all messages that wait in a queue; returns how many. Raises Refused for a stream, Corrupt."""
-        queue = self._queues.find(name, owner)
-        if queue.refusal is not None:
-            raise queue.refusal
+        queue = self._queues.usable(name, owner)
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
         turn = self._line.open()
@@ -428,7 +312,7 @@ class Broker:
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
-        queue = self._usable(name, consumer.owner)
+        queue = self._queues.usable(name, consumer.owner)
         place = parse_position(position)
         mode = mode or (STREAM_MODE if queue.definition.is_stream else WORK_MODE)
         group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
@@ -475,7 +359,7 @@ class Broker:
         The consumer need not be a member, but all it takes is from one group; `cancel` gives back what it holds.
         Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream, another group), Corrupt.
         """
-        queue = self._usable(name, consumer.owner)
+        queue = self._queues.usable(name, consumer.owner)
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
         turn = self._line.open()
@@ -496,7 +380,7 @@ class Broker:
 
         `ended` is called when the queue goes away. Raises NotFound, ResourceLocked, Corrupt.
         """
-        queue = self._usable(name, owner)
+        queue = self._queues.usable(name, owner)
         browser = Browser(queue, show, selector, ended)
         queue.browsers.append(browser)
         queue.touch(self._clock.now_us())
@@ -579,81 +463,11 @@ class Broker:
             else:
                 self._line.pump_soon(group.queue)
 
-    def settle_offset(self, name: str, group: str, offset: int, outcome: int) -> None:
-        """The same by queue, group and offset, for clients that name a delivery rather than hold it."""
-        members = self._group(name, group)
-        consumer = members.holder(offset)
-        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
-            raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
-        members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
-        self._line.pump_soon(members.queue)
-
     def renew(self, delivery: Delivery, lease_ms: int) -> None:
         """Give a consumer more time for a delivery. Raises Refused when it is not pending any more."""
         if isinstance(delivery.group, WorkGroup):
             due_us = self._clock.now_us() + lease_ms * 1000
             delivery.group.renew(delivery.consumer, delivery.offset, due_us)
-
-    def commit_offset(self, name: str, group: str, offset: int) -> None:
-        """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
-        self._stream_group(name, group, "acknowledge messages instead").commit(self._line.open(), offset)
-
-    def report(self, name: str, group: str, offset: int) -> None:
-        """A reader of its own, such as a Spark query, is done with everything below `offset`; the group is made.
-
-        Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
-        """
-        queue = self._usable(name, self.topology.queue(name).owner)
-        members = queue.group(self._line.open(), group, STREAM_MODE, "", True)
-        if not isinstance(members, StreamGroup) or len(members.consumers):
-            raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
-        members.seek(self._line.open(), offset)
-        if queue.definition.retention.keep_until_archived:
-            queue.retain(self._line.open(), self._clock.now_us())
-
-    def seek(self, name: str, group: str, position: object) -> None:
-        """Have a stream group go on reading elsewhere."""
-        members = self._stream_group(name, group, "it cannot be moved")
-        members.seek(self._line.open(), members.queue.offset_at(parse_position(position)))
-        self._line.pump_soon(members.queue)
-
-    def delete_group(self, name: str, group: str) -> None:
-        """Forget a group. Raises Refused while it has consumers."""
-        queue = self._queues.find(name)
-        members = queue.groups.get(group)
-        turn = self._line.open()
-        queue.remove_group(turn, group)
-        if members is not None:
-            self._queues.pauses.forget(turn, members)
-
-    def pause(self, name: str, group: str, is_paused: bool = True) -> None:
-        """Deliver nothing to a group from now on, over restarts too, or go on. What is with consumers stays there."""
-        members = self._group(name, group)
-        if members.is_paused != is_paused:
-            self._queues.pauses.set(self._line.open(), members, is_paused)
-            self._line.pump_soon(members.queue)
-
-    def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
-        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
-        return self._group(name, group).pending()
-
-    def _usable(self, name: str, owner: object) -> Queue:
-        queue = self._queues.find(name, owner)
-        if queue.refusal is not None:
-            raise queue.refusal
-        return queue
-
-    def _group(self, name: str, group: str) -> Group:
-        members = self._usable(name, self.topology.queue(name).owner).groups.get(group)
-        if members is None:
-            raise NotFound(f"queue {name!r} has no group {group!r}")
-        return members
-
-    def _stream_group(self, name: str, group: str, advice: str) -> StreamGroup:
-        members = self._group(name, group)
-        if not isinstance(members, StreamGroup):
-            raise Refused(f"group {group!r} of queue {name!r} is a work group: {advice}")
-        return members
 
     @property
     def statistics(self) -> Statistics:
@@ -683,8 +497,8 @@ class Broker:
 
         The same bounds. Raises NotFound, Refused for a stream, Corrupt.
         """
-        self._usable(name, None)
-        to = self._usable(target, None)
+        self._queues.usable(name, None)
+        to = self._queues.usable(target, None)
         return self._queues.dead_letters.transfer(self._line.open(), name, to, limit, self._clock.now_us(), start)
 
     def purge_dead_letters(self, name: str) -> int:
@@ -796,20 +610,5 @@ class Broker:
         return min([due_us for due_us in dues if due_us], default=0)
 
 
-def _check_storable(message: Message) -> None:
-    """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
-    topic = message.source.topic
-    is_long = len(topic) > _SHORT_TOPIC_CHARACTERS and len(topic.encode()) > MAX_TOPIC_BYTES
-    if is_long or not 0 <= message.priority <= 255:
-        raise Refused(
-            f"a message with priority {message.priority} and a topic of {len(topic)} characters cannot "
-            f"be stored: priorities go from 0 to 255, topics have {MAX_TOPIC_BYTES} bytes at most"
-        )
-
-
 def _one_of(confirm: ConfirmAll | None) -> Confirm | None:
     return None if confirm is None else lambda error: confirm(1, error)
-
-
-def _with(confirm: Confirm, refusal: HeadraceError) -> Confirm:
-    return lambda error: confirm(refusal if error is None else error)

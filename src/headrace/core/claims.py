@@ -96,9 +96,7 @@ class Claims:
         return len(offsets)
 
     def _members(self, queue: str, group: str) -> WorkGroup:
-        found = self._queues.find(queue)
-        if found.refusal is not None:
-            raise found.refusal
+        found = self._queues.usable(queue)
         if found.definition.is_stream:
             raise Refused(f"queue {queue!r} is a stream: read it, there is nothing to claim in it")
         members = found.group(self._line.open(), group or DEFAULT_GROUP, WORK)

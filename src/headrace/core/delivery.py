@@ -54,7 +54,18 @@ class Credit:
 class Delivery:
     """One message on its way to one consumer."""
 
-    __slots__ = ("attempts", "consumer", "due_us", "group", "message", "notes", "offset", "redelivered")
+    __slots__ = (
+        "attempts",
+        "consumer",
+        "due_us",
+        "group",
+        "is_claimed",
+        "is_held",
+        "message",
+        "notes",
+        "offset",
+        "redelivered",
+    )
 
     def __init__(
         self, group: "Group", consumer: "Consumer", offset: int, message: Message, attempts: int, redelivered: bool
@@ -68,6 +79,10 @@ class Delivery:
         self.redelivered = redelivered
         self.due_us = 0
         """Until when it must be settled; 0 for no end."""
+        self.is_held = False
+        """Whether its consumer has it and did not settle it; leases.py sees to that."""
+        self.is_claimed = False
+        """Whether storage knows that, or will with what is staged."""
         self.notes: dict[str, object] | None = None
         """What consumers noted on the message when they gave it back; whoever gets it next sees it. In memory only."""
 
@@ -171,10 +186,9 @@ class Consumer:
             self.shared.used += count
 
     def release(self, offset: int) -> None:
-        if offset not in self.held:
-            return
-        self.held.remove(offset)
-        self._give_back(1)
+        if offset in self.held:
+            self.held.remove(offset)
+            self._give_back(1)
 
     def release_all(self, offsets: list[int]) -> None:
         """The same for many, all of which it holds."""

@@ -79,10 +79,10 @@ class Disposal:
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
         queue = self._queue
-        if queue.definition.is_stream or not queue.groups or queue.is_gone:
+        if queue.is_stream or not queue.groups or queue.is_gone:
             return
         floor = queue.floor()
-        if floor > queue.first_offset:
+        if floor > self.truncated and floor > queue.log.first_offset:
             self.truncate(turn, floor)
 
     def retain(self, turn: Turn, now_us: int) -> None:
@@ -99,5 +99,6 @@ class Disposal:
         self._depth.truncating(queue.first_offset, before)
         self.truncated = before
         turn.commit_for(queue).truncate(queue.log.name, before)
-        self._given_up.discard_below(before)
+        if self._given_up.size:
+            self._given_up.discard_below(before)
         queue.truncated(turn, before)

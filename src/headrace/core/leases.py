@@ -13,13 +13,21 @@ _SLACK: Final = 64
 class Leases:
     """The claimed messages of a group by offset, and by the time at which the claims end.
 
-    Bounded by what is claimed: the ends of claims that were settled are swept out before they outnumber the others.
+    Claims usually end in the order in which they were made, and are then kept in that order alone. Where one ends
+    before an earlier one does, there is a heap besides until nothing is held: bounded by what is claimed, for the ends
+    of claims that were settled are swept out before they outnumber the others.
     """
 
-    __slots__ = ("_batches", "_deliveries", "_ends", "_noted")
+    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted")
 
     def __init__(self) -> None:
         self._deliveries: dict[int, Delivery] = {}
+        self._given = 0
+        """How many were given since nothing was held."""
+        self._is_ordered = True
+        """Whether the deliveries stand in the order of their ends."""
+        self._last_us = 0
+        """The last of these ends."""
         self._ends: list[tuple[int, int, list[int]]] = []
         """A heap of (when, number, offsets); an offset counts only while its delivery ends at that very time."""
         self._batches = 0
@@ -39,23 +47,34 @@ class Leases:
         return self._deliveries.get(offset)
 
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
-        """These are held from now on, until `due_us`."""
+        """These, which nobody holds, are held from now on, until `due_us`."""
+        held = self._deliveries
+        if held and self._is_ordered and due_us < self._last_us:
+            self._is_ordered = False
+            self._sweep()
+        self._last_us = due_us
+        self._given += len(deliveries)
         for delivery in deliveries:
             delivery.due_us = due_us
-            self._deliveries[delivery.offset] = delivery
-        self._note(due_us, [delivery.offset for delivery in deliveries])
-        if self._noted > 2 * len(self._deliveries) + _SLACK:
-            self._sweep()
+            delivery.is_held = True
+            held[delivery.offset] = delivery
+        if not self._is_ordered:
+            self._note(due_us, [delivery.offset for delivery in deliveries])
+            if self._noted > 2 * len(held) + _SLACK:
+                self._sweep()
 
-    def renew(self, delivery: Delivery, due_us: int) -> None:
-        """This one is held until `due_us` instead."""
-        self.give([delivery], due_us)
+    def renew(self, deliveries: list[Delivery], due_us: int) -> None:
+        """These take the place of those that are held of the same messages, and are held until `due_us`."""
+        for delivery in deliveries:
+            self._deliveries.pop(delivery.offset).is_held = False
+        self.give(deliveries, due_us)
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
         delivery = self._deliveries.pop(offset)
+        delivery.is_held = False
         if not self._deliveries:
-            self._forget_ends()
+            self.clear()
         return delivery
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
@@ -66,40 +85,51 @@ class Leases:
             lease = held.get(delivery.offset)
             if lease is not None and lease.consumer is consumer:
                 del held[delivery.offset]
+                lease.is_held = False
                 ended.append(lease)
         if not held:
-            self._forget_ends()
+            self.clear()
         return ended
 
     def clear(self) -> None:
-        """Nothing is held any more."""
-        self._deliveries.clear()
-        self._ends.clear()
-        self._noted = 0
-
-    def _forget_ends(self) -> None:
-        """The last that was held is held no more. What took little room keeps it, and is not made anew each time."""
-        if self._noted > _SLACK or len(self._ends) != 1:
-            self.clear()
-        else:
-            self._ends.pop()
+        """Nothing is held any more. What took little room keeps it, and is not made anew each time."""
+        for delivery in self._deliveries.values():
+            delivery.is_held = False
+        if self._deliveries or self._given > _SLACK:
+            self._deliveries = {}
+        self._given = 0
+        if not self._is_ordered:
+            self._is_ordered = True
+            self._ends.clear()
             self._noted = 0
 
     def ended(self, now_us: int) -> list[Delivery]:
         """Those whose time is over, in order of offset; they are held no more."""
         found: list[Delivery] = []
+        if self._is_ordered:
+            for delivery in self._deliveries.values():
+                if delivery.due_us > now_us:
+                    break
+                found.append(delivery)
+            for delivery in found:
+                del self._deliveries[delivery.offset]
         while self._ends and self._ends[0][0] <= now_us:
             due_us, _, offsets = heapq.heappop(self._ends)
             self._noted -= len(offsets)
             for offset in offsets:
-                delivery = self._deliveries.get(offset)
-                if delivery is not None and delivery.due_us == due_us:
+                held = self._deliveries.get(offset)
+                if held is not None and held.due_us == due_us:
                     found.append(self._deliveries.pop(offset))
+        for delivery in found:
+            delivery.is_held = False
         found.sort(key=_offset)
         return found
 
     def next_end_us(self) -> int:
         """When the next claim ends; 0 when nothing is held."""
+        if self._is_ordered:
+            for first in self._deliveries.values():
+                return first.due_us
         while self._ends:
             due_us, _, offsets = self._ends[0]
             for offset in offsets:
@@ -113,10 +143,7 @@ class Leases:
     def _note(self, due_us: int, offsets: list[int]) -> None:
         self._batches += 1
         self._noted += len(offsets)
-        if self._ends:
-            heapq.heappush(self._ends, (due_us, self._batches, offsets))
-        else:
-            self._ends.append((due_us, self._batches, offsets))
+        heapq.heappush(self._ends, (due_us, self._batches, offsets))
 
     def _sweep(self) -> None:
         by_end: dict[int, list[int]] = {}

@@ -35,9 +35,6 @@ class Ledger:
             return -1
         return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
 
-    def is_under_way(self, transaction: str) -> bool:
-        return transaction in self._under_way
-
     def note(self, turn: Turn, transaction: str, sequence: int, rows: int, now_us: int) -> None:
         """Have it remembered with the commit that this turn becomes. Raises PreconditionFailed when it is under way."""
         if transaction in self._under_way:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.confirms import Confirm
 from headrace.core.flow import Flow
+from headrace.core.given import Given
+from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import KEPT, QUEUES, Commit, Engine
-from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -39,11 +40,12 @@ class Line:
 
     def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
         self._engine = engine
-        self.memory = MemoryEngine()
+        self.memory = MemoryLogs()
         self._clock = clock
         self._schedule = schedule
         self.flow = flow
         self.statistics = Statistics()
+        self.given = Given()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
@@ -51,8 +53,6 @@ class Line:
         self.turn = Turn()
         self.waiting_bytes = 0
         """Payload bytes in turns that are closed and not stored yet."""
-        self.memory_bytes = 0
-        self._sizes: dict[Queue, int] = {}
         self._sealed: deque[Turn] = deque()
         self._in_flight: Turn | None = None
         self._ahead: deque[Turn] = deque()
@@ -110,10 +110,7 @@ class Line:
         if log in turn.memory.drops:
             turn.memory.drops.remove(log)
             turn.forget_log(turn.memory, log)
-            commit = Commit()
-            commit.drop(log)
-            self.memory.commit(commit, _no_error)
-            self.memory.sync()
+            self.memory.drop(log)
         if log in turn.durable.drops:
             turn.durable.drops.remove(log)
             turn.forget_log(turn.durable, log)
@@ -154,7 +151,7 @@ class Line:
         self.turn.moved.pop(queue, None)
         self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
         self.turn.touched.discard(queue)
-        self.memory_bytes -= self._sizes.pop(queue, 0)
+        self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
         """Try again what could not be stored, and store what was held back, if it is time."""
@@ -181,7 +178,7 @@ class Line:
     def look(self) -> None:
         """See whether publishers must wait."""
         if self._ended is None:
-            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory_bytes)
+            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory.size_bytes)
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
@@ -189,7 +186,7 @@ class Line:
         while self._in_flight is not None or self._ahead or (self._sealed and not self.retry_at_us):
             self._engine.sync()
             self.flush()
-        if not self.turn.is_empty and not self.retry_at_us:
+        if not (self._is_idle or self.retry_at_us):
             self.drain()
 
     # -- storing -----------------------------------------------------------------------------------------------------
@@ -197,14 +194,15 @@ class Line:
     def flush(self) -> None:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
         self._flush(self._clock.now_us())
-        if self._may_commit() and not self.turn.is_empty:
+        if self._may_commit() and not self._is_idle:
+            self.given.store_all(self.turn.durable)
             self._commit(self._close())
 
     def _flush_scheduled(self) -> None:
         """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
         now_us = self._clock.now_us()
         self._flush(now_us)
-        if self._may_commit() and not self.turn.is_empty and not self._hold_back(now_us):
+        if self._may_commit() and not (self._is_idle or self._hold_back(now_us)):
             self._commit(self._close())
 
     def _hold_back(self, now_us: int) -> bool:
@@ -213,6 +211,11 @@ class Line:
             return False
         self.held_until_us = self.held_until_us or now_us + HOLD_US
         return True
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to store, nor will be because time passes."""
+        return self.turn.is_empty and self.given.is_empty
 
     def _may_commit(self) -> bool:
         return self._in_flight is None and not self._sealed and not self.retry_at_us
@@ -254,6 +257,8 @@ class Line:
             if queue.durable and not queue.deleted:
                 queue.trim(turn)
         turn.touched.clear()
+        if not self.given.is_empty:
+            self.given.store(turn.durable, self._clock.now_us())
         self.waiting_bytes += turn.size_bytes
         return turn
 
@@ -292,21 +297,21 @@ class Line:
         self._in_flight = None
         self._ahead.append(turn)
         for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
-            queue.unsynced.append(append.base)
+            queue.ran_ahead(append.base)
         for queue, messages in turn.published.items():
             queue.unstaged(messages)
         now_us = self._clock.now_us()
         self._use(turn, now_us)
         self._deliver(now_us)
-        if self._sealed or not (self.turn.is_empty or self._hold_back(now_us)):
+        if self._sealed or not (self._is_idle or self._hold_back(now_us)):
             self.open()
 
     def _synced(self, turn: Turn, error: HeadraceError | None) -> None:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
         self.waiting_bytes -= turn.size_bytes
-        for queue in _logged(turn):
-            queue.unsynced.pop(0)
+        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
+            queue.caught_up(append.base + append.count)
             if not queue.may_run_ahead:  # one came that had to wait for this
                 self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
@@ -328,7 +333,7 @@ class Line:
             self._abandon(turn, error)
         else:
             self._failed(turn, error)
-        if self._sealed or not self.turn.is_empty:
+        if self._sealed or not self._is_idle:
             self.open()
         if self._ended is not None and not self._sealed:
             self._ended()
@@ -374,29 +379,9 @@ class Line:
 
     def _store_memory(self, turn: Turn) -> None:
         """What only memory holds waits for no disk."""
-        touched = [queue for queue in turn.touched if not queue.durable]
-        for queue in touched:
-            turn.touched.discard(queue)
-            if not queue.deleted:
-                queue.trim(turn)
-        batches: list[tuple[Queue, list[Message]]] = []
-        for part in (turn.published, turn.moved):
-            for queue in [queue for queue in part if not queue.durable]:
-                messages = part.pop(queue)
-                if part is turn.published:
-                    queue.unstaged(messages)
-                turn.memory.append(queue.log.name, messages)
-                batches.append((queue, messages))
-        if turn.memory.is_empty:
+        batches = self.memory.store(turn)
+        if batches is None:
             return
-        commit, turn.memory = turn.memory, Commit()
-        self.memory.commit(commit, _no_error)
-        self.memory.sync()
-        for queue in {*touched, *[queue for queue, _ in batches]}:
-            if not queue.deleted:
-                size = queue.log.size_bytes
-                self.memory_bytes += size - self._sizes.get(queue, 0)
-                self._sizes[queue] = size
         now_us = self._clock.now_us()
         for queue, messages in batches:
             self._appended(queue, messages, now_us)
@@ -491,8 +476,3 @@ def _take_appends_out(commit: Commit) -> None:
 
 def _nothing(*_: object) -> None:
     return
-
-
-def _no_error(error: HeadraceError | None) -> None:
-    if error is not None:
-        raise error

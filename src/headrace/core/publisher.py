@@ -1,6 +1,6 @@
 """One client's way to topics: what holds for a message however it came, over MQTT, HTTP or CoAP. No wire.
 
-Routing is broker.py's. Here is what comes before it: whether the topic is one, whose it is, and whether the user may.
+Routing is publishing.py's. Here is what comes before it: is the topic one, whose is it, and may the user do that.
 """
 
 from typing import Final, final

@@ -1,6 +1,6 @@
 """Publish and subscribe: plain topics to live subscribers, to sessions that keep messages, and to retained messages.
 
-No sessions begin or end here: see sessions.py. No queues of clients: broker.py puts messages into those.
+No sessions begin or end here: see sessions.py. No queues of clients: publishing.py puts messages into those.
 """
 
 from typing import TYPE_CHECKING, final

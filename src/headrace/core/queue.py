@@ -50,7 +50,7 @@ class Queue:
         self.name = definition.name
         self.log = log
         self.durable = definition.is_stored
-        self._is_stream = definition.is_stream
+        self.is_stream = definition.is_stream
         self.is_synced = definition.is_synced
         """Whether publishers hear of a message only when it would survive a power loss."""
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
@@ -58,6 +58,7 @@ class Queue:
         self.owner: object = None
         """The connection that has the queue for itself."""
         self.statistics = around.statistics
+        self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
         self._group_list: tuple[Group, ...] = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
@@ -65,8 +66,12 @@ class Queue:
         self.browsers: list[Browser] = []
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
-        self.unsynced: list[int] = []
-        """Where the messages begin that are in the log and not synced yet, a turn each."""
+        self.unsynced = 0
+        """How many turns with messages for it are in the log and not synced yet."""
+        self._synced_to = 0
+        """Where these messages begin."""
+        self._takes_bytes = -1
+        """Up to which size messages go into the log as they are, however many and whatever they say; -1 for none."""
         self.tail: Tail | None = None
         """Set where other queues are filled from it: see assigner.py."""
         self.awaited_bytes = -1
@@ -87,6 +92,7 @@ class Queue:
             self._restore(now_us)
         except Corrupt as error:
             self.refusal = error
+        self._look_at_entry()
 
     def _restore(self, now_us: int) -> None:
         for state in self._restore_groups():
@@ -147,6 +153,7 @@ class Queue:
             self._group_list = ()
             self._restore_groups()
         self._depth.limit(definition)
+        self._look_at_entry()
         self._depth.count()
         if definition.is_stream:
             self._disposal.retain(turn, now_us)
@@ -177,10 +184,13 @@ class Queue:
 
     def takes_all(self, largest_bytes: int) -> bool:
         """Whether messages up to that size go into the log as they are, however many and whatever they say."""
+        return largest_bytes <= self._takes_bytes
+
+    def _look_at_entry(self) -> None:
+        """Something changed that decides on what may enter."""
         definition = self.definition
-        if self.refusal is not None or self.selector is not None or self._depth.is_limited:
-            return False
-        return definition.message_ttl_ms is None and largest_bytes <= definition.max_message_bytes
+        is_open = self.refusal is None and self.selector is None and not self._depth.is_limited
+        self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
 
     def takes(self, message: Message) -> bool:
         """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
@@ -280,7 +290,7 @@ class Queue:
             expires_us = message.expires_us
             if expires_us and (not first_expiry_us or expires_us < first_expiry_us):
                 first_expiry_us = expires_us
-        if first_expiry_us or self._is_stream or self._depth.is_limited:
+        if first_expiry_us or self.is_stream or self._depth.is_limited:
             size_bytes = sum([len(message.payload) for message in messages]) if self._depth.is_limited else 0
             self._appended(turn, first_expiry_us, size_bytes, now_us)
 
@@ -293,7 +303,7 @@ class Queue:
                 self.pump(turn, now_us)  # what goes out at once does not count
                 self._disposal.drop_surplus(turn, now_us)
             self.grown()
-            if self._is_stream and is_over(self.log, self.definition.retention):
+            if self.is_stream and is_over(self.log, self.definition.retention):
                 self._disposal.retain(turn, now_us)
         except Corrupt as error:
             self.refuse(error)
@@ -330,7 +340,18 @@ class Queue:
     @property
     def safe_offset(self) -> int:
         """The end of what would survive a power loss: below it, offsets stand for the same messages for good."""
-        return self.unsynced[0] if self.unsynced else self.log.next_offset
+        return self._synced_to if self.unsynced else self.log.next_offset
+
+    def ran_ahead(self, base: int) -> None:
+        """Messages from this offset on are in the log and not synced yet."""
+        if not self.unsynced:
+            self._synced_to = base
+        self.unsynced += 1
+
+    def caught_up(self, stop: int) -> None:
+        """Messages below this offset are synced, a turn's more than before."""
+        self.unsynced -= 1
+        self._synced_to = stop
 
     def offset_at(self, place: tuple[str, int]) -> int:
         """The offset that a place in a stream stands for: see parse_position."""
@@ -344,7 +365,7 @@ class Queue:
     @property
     def may_run_ahead(self) -> bool:
         """Whether messages may be delivered before they are synced."""
-        if self._is_stream:
+        if self.is_stream:
             return False
         for group in self._group_list:
             if not group.may_run_ahead:
@@ -508,6 +529,7 @@ class Queue:
         """What is stored of this queue is damaged: nothing more goes in or out, everything else goes on."""
         if self.refusal is None:
             self.refusal = error
+            self._look_at_entry()
             self.let_consumers_go()
 
     def let_consumers_go(self) -> None:

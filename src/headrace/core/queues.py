@@ -46,6 +46,7 @@ class Queues(Surroundings):
         self._clock = clock
         self._line = line
         self.statistics = line.statistics
+        self.given = None if engine.keeps_claims else line.given
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
@@ -147,7 +148,7 @@ class Queues(Surroundings):
     def _open(self, definition: QueueDefinition) -> Queue:
         name = scoped(self._host, definition.name)
         if not definition.is_stored:
-            log = self._line.memory.log(name)
+            log = self._line.memory.engine.log(name)
         else:
             log = UnbornLog(name) if name in self._dropping else self._engine.log(name)
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
@@ -179,6 +180,13 @@ class Queues(Surroundings):
         """Raises NotFound, ResourceLocked."""
         queue = self.topology.queue(name)
         self.check_owner(queue, owner)
+        return queue
+
+    def usable(self, name: str, owner: object = None) -> Queue:
+        """The same; what cannot be read, or was found to be damaged, is refused. Raises Corrupt too."""
+        queue = self.find(name, owner)
+        if queue.refusal is not None:
+            raise queue.refusal
         return queue
 
     def check_owner(self, queue: Queue, owner: object) -> None:

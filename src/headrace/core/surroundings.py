@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from headrace.core.dead_letter import Death
+from headrace.core.given import Given
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
 from headrace.model import Message
@@ -16,6 +17,8 @@ class Surroundings(ABC):
     """The rest of the broker, as a queue sees it."""
 
     statistics: Statistics
+    given: Given | None
+    """Where it is noted what consumers of durable queues get; None where each claim is stored at once."""
     auto_commit_us: int
     """How often the progress of stream readers that commit by themselves is stored."""
 

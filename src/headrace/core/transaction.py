@@ -10,6 +10,7 @@ from typing import Final, final
 from headrace.core.confirms import Confirm
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
+from headrace.core.given import store_claim
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.history import DONE
 from headrace.core.line import Line
@@ -72,9 +73,8 @@ class Transaction:
         if not isinstance(group, WorkGroup):
             self._read.append((delivery, outcome))
             return
-        lease = group.pass_on(
-            delivery.consumer, offset, Consumer(delivery.consumer.name, _deliver_nothing), _FOR_EVER_US
-        )
+        owner = Consumer(delivery.consumer.name, _deliver_nothing)
+        lease = group.pass_on(delivery.consumer, offset, owner, _FOR_EVER_US)
         self._held.append((group, lease, outcome, delivery))
         commit, log = self._turn.commit_for(queue), queue.log.name
         end = self._end(queue, lease, outcome)
@@ -87,6 +87,7 @@ class Transaction:
             queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
             due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
+            store_claim(commit, lease)
             commit.requeue(log, group.name, offset, offset + 1, max(due_us, self._now_us))
 
     def _end(self, queue: Queue, lease: Delivery, outcome: int) -> str:
@@ -112,12 +113,14 @@ class Transaction:
             holder = lease.consumer
             if delivery.offset not in holder.held:
                 continue  # gone with its queue
+            lease.is_claimed = delivery.is_claimed
             if delivery.consumer.group is not group:
                 group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
                 group.queue.pump_soon()
                 continue
             time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
-            group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
+            again = group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
+            group.note_given(turn, [again])
 
     def _done(self, error: HeadraceError | None) -> None:
         if error is None:

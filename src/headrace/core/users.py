@@ -63,10 +63,6 @@ class User:
         return f"User({self.name!r})"
 
     @property
-    def is_administrator(self) -> bool:
-        return ADMINISTRATOR in self.tags
-
-    @property
     def is_impersonator(self) -> bool:
         """Whether messages of this user may bear the name of another."""
         return IMPERSONATOR in self.tags

@@ -7,11 +7,11 @@ told to produce no more; when it goes on sending all the same, it is not read fr
 import asyncio
 import logging
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, cast, final
 
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Envelope, Handler
 from headrace.net.origin import Origin
 
 _log: Final = logging.getLogger("headrace.net")
@@ -32,54 +32,6 @@ BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
 BY_RATE: Final = 4
 BY_WITHHELD: Final = 8
-
-
-class Handler(ABC):
-    """What a protocol does with a connection. Never called after `lost`."""
-
-    @abstractmethod
-    def opened(self, wire: "Wire") -> None:
-        """The peer is there."""
-
-    @abstractmethod
-    def feed(self, data: bytes) -> None:
-        """Bytes came."""
-
-    @abstractmethod
-    def hold_output(self, is_held: bool) -> None:
-        """Produce no more that can wait, as the peer does not keep up; or go on."""
-
-    @abstractmethod
-    def beat(self) -> None:
-        """Nothing was sent for half a keepalive interval: show that we live."""
-
-    @abstractmethod
-    def stop(self) -> None:
-        """The server stops: say goodbye and close."""
-
-    @abstractmethod
-    def lost(self) -> None:
-        """The connection is gone, whoever ended it."""
-
-    def ended(self) -> bool:
-        """The peer sends no more. Returns whether it is still to be sent something; otherwise that was all."""
-        return False
-
-    def facts(self) -> ConnectionFacts | None:
-        """Who this is; None as long as nobody logged in."""
-        return None
-
-
-class Envelope(ABC):
-    """What is put around output where a connection carries another within it."""
-
-    @abstractmethod
-    def wrap(self, data: bytes) -> bytes:
-        """All output of one turn, as it is to be written."""
-
-    @abstractmethod
-    def goodbye(self) -> bytes:
-        """The last bytes before the connection is closed by us."""
 
 
 Gate = Callable[[], bool]

@@ -5,7 +5,8 @@ import ssl
 from collections.abc import Callable
 from typing import final
 
-from headrace.net.connection import CLOSE_SECONDS, Gate, Handler, Wire
+from headrace.net.connection import CLOSE_SECONDS, Gate, Wire
+from headrace.net.handler import Handler
 from headrace.net.inheritance import leave, open_server
 
 

@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, final
 
-from headrace.net.connection import Handler, Wire
+from headrace.errors import ProtocolError
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 
 START_BYTES: Final = 16
 """How much of what a client says first tells which protocol it speaks, and which version of it."""
@@ -46,6 +48,16 @@ class Refusal(Handler):
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._hear(data)
+        except ProtocolError:
+            self.end()
+
+    @abstractmethod
+    def _hear(self, data: bytes) -> None:
+        """Answer what the client says. Raises ProtocolError where it is nothing that its protocol knows."""
 
     def hold_output(self, is_held: bool) -> None:
         return  # little is sent

@@ -15,8 +15,9 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from headrace.net.connection import Envelope, Handler, Wire
+from headrace.net.connection import Wire
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Envelope, Handler
 
 _log: Final = logging.getLogger("headrace.net.websocket")
 _log.setLevel(logging.WARNING)  # every handshake is worth a line to the library, not to an operator

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final, final
 
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 
 _HEADER_BYTES: Final = 8
 _START: Final = b"AMQP"

@@ -34,8 +34,3 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         if own.nullable and not field.nullable:
             raise Refused(f"column {field.name!r} of a queue may be null; the schema says that it is not")
     return wanted
-
-
-def names_of(schema: pa.Schema) -> Sequence[str]:
-    """The column names, in order."""
-    return list(schema.names)

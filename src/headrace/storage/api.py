@@ -212,7 +212,8 @@ class Commit:
 
     def truncate(self, log: str, before: int) -> None:
         """Drop every message below `before`."""
-        self.truncations[log] = max(before, self.truncations.get(log, 0))
+        if before > self.truncations.get(log, 0):
+            self.truncations[log] = before
 
     def drop(self, log: str) -> None:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
@@ -268,6 +269,8 @@ class Log(ABC):
 class Engine(ABC):
     """A place where commits are kept."""
 
+    keeps_claims: bool
+    """Whether it keeps who had a message when that is done. Elsewhere a claim that ends well need not be stored."""
     staged_bytes: int
     """Payload bytes handed to `commit` whose callbacks have not run yet: what a publisher should wait for."""
 

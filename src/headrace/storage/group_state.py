@@ -150,8 +150,9 @@ class GroupState:
             return
         if start <= self.committed:
             self.committed = stop
-            self.settled.discard_below(stop)
-            self.committed = self.settled.take_from(stop)
+            if self.settled.size:
+                self.settled.discard_below(stop)
+                self.committed = self.settled.take_from(stop)
         else:
             self.settled.add(start, stop)
         if self.committed > self.cursor:

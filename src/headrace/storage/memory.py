@@ -95,6 +95,7 @@ class MemoryEngine(Engine):
     """All logs and tables of one process, in memory."""
 
     def __init__(self, wake: Wake | None = None) -> None:
+        self.keeps_claims = False
         self.staged_bytes = 0
         self._wake = wake
         self._logs: dict[str, MemoryLog] = {}

@@ -50,7 +50,7 @@ class RangeSet:
 
     def discard_below(self, offset: int) -> None:
         """Forget everything below `offset`."""
-        if not self._starts:
+        if not self.size:
             return
         gone = bisect_right(self._stops, offset)
         self.size -= sum(self._stops[:gone]) - sum(self._starts[:gone])
@@ -61,7 +61,7 @@ class RangeSet:
 
     def take_from(self, offset: int) -> int:
         """Remove the range that holds `offset`, if any, and return its stop; otherwise return `offset`."""
-        if self._starts and self._starts[0] <= offset < self._stops[0]:
+        if self.size and self._starts[0] <= offset < self._stops[0]:
             offset = self._stops[0]
             self.size -= offset - self._starts[0]
             del self._starts[0], self._stops[0]

@@ -8,21 +8,15 @@ import pytest
 
 from tests.conformance.mqtt.clients import Client
 from tests.conformance.mqtt.wire import CONNACK, Property, Will, connect
-from tests.servers import Server
+from tests.servers import Server, serving
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    yield from _running(Server(tmp_path_factory.mktemp("server"), True))
-
-
-def _running(running: Server) -> Iterator[Server]:
-    running.start()
-    yield running
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"), True)) as running:
+        yield running
 
 
 class Room:
@@ -123,7 +117,8 @@ def room(server: Server, version: int) -> Iterator[Room]:
 @pytest.fixture(scope="package")
 def narrow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = "mqtt: {receive_maximum: 10, topic_alias_maximum: 0, max_packet_bytes: 1KiB}\n"
-    yield from _running(_configured(tmp_path_factory.mktemp("narrow"), settings))
+    with serving(_configured(tmp_path_factory.mktemp("narrow"), settings)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -137,7 +132,7 @@ def narrow(narrow_server: Server, version: int) -> Iterator[Room]:
 @pytest.fixture
 def impatient(tmp_path: Path, version: int) -> Iterator[Room]:
     """A room of a server that wants to hear from everybody every second."""
-    for server in _running(_configured(tmp_path, "mqtt: {max_keep_alive: 1s}\n")):
+    with serving(_configured(tmp_path, "mqtt: {max_keep_alive: 1s}\n")) as server:
         made = Room(server, version)
         yield made
         made.close()

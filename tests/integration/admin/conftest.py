@@ -5,17 +5,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), in_memory=True)
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"), in_memory=True)) as running:
+        yield running
 
 
 @pytest.fixture

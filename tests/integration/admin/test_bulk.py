@@ -9,18 +9,14 @@ import pika
 import pyarrow as pa
 import pytest
 
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.waiting import eventually
 
 
 @pytest.fixture
 def durable(tmp_path: Path) -> Iterator[Server]:
-    running = Server(tmp_path)
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path)) as running:
+        yield running
 
 
 def client(server: Server, user: str = "guest") -> httpx.Client:

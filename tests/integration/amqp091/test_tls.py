@@ -17,19 +17,16 @@ from pika.credentials import ExternalCredentials
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
 from headrace.clock import SystemClock
-from headrace.core.access import Access
 from headrace.core.broker import Broker
-from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
 from headrace.errors import Unavailable
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls, TlsFiles
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
-from tests.certificates import Authority, encrypt
-from tests.doors import doors_to, must, prepare
-from tests.servers import Server
+from tests.certificates import Authority, asking_for_certificates, encrypt
+from tests.doors import doors_to
+from tests.servers import Server, serving
 
 _TIMEOUT = 60.0
 
@@ -41,21 +38,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
-    """A server that asks clients for certificates; `device` may log in with one."""
-    directory = tmp_path_factory.mktemp("server")
-
-    def users(hosts: Hosts, access: Access) -> None:
-        access.put_user("device", None, (), must)
-        access.put_permission(Permission("device", "/", "^tls", "^tls|^amq.default$", "^tls"), must)
-
-    prepare(directory / "data", users)
-    certificate, key = authority.sign("localhost", "server")
-    options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(authority.path)]
-    running = Server(directory, options=[*options, "--amqps", "0", "--mqtts", "0", "--https", "0"])
-    running.start()
-    yield running
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(asking_for_certificates(tmp_path_factory.mktemp("server"), authority)) as running:
+        yield running
 
 
 def _connect(

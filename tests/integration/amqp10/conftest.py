@@ -6,16 +6,13 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton.utils import BlockingConnection
 
-from tests.servers import Server
+from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("server"), in_memory=True)
-    running.start()
-    yield running
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(tmp_path_factory.mktemp("server"), in_memory=True)) as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

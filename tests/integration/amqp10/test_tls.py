@@ -6,12 +6,8 @@ import pytest
 from proton import ConnectionException, Message, SSLDomain
 from proton.utils import BlockingConnection
 
-from headrace.core.access import Access
-from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
-from tests.certificates import Authority
-from tests.doors import must, prepare
-from tests.servers import Server
+from tests.certificates import Authority, asking_for_certificates
+from tests.servers import Server, serving
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +17,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
-    """A server that asks clients for certificates; `device` may log in with one."""
-    directory = tmp_path_factory.mktemp("server")
-
-    def users(hosts: Hosts, access: Access) -> None:
-        access.put_user("device", None, (), must)
-        access.put_permission(Permission("device", "/", "^tls", "^tls|^amq.default$", "^tls"), must)
-
-    prepare(directory / "data", users)
-    certificate, key = authority.sign("localhost", "server")
-    options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tls-ca", str(authority.path)]
-    running = Server(directory, options=[*options, "--amqps", "0", "--mqtts", "0", "--https", "0"])
-    running.start()
-    yield running
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(asking_for_certificates(tmp_path_factory.mktemp("server"), authority)) as running:
+        yield running
 
 
 def _domain(authority: Authority, shown: str) -> SSLDomain:

@@ -4,7 +4,8 @@ import asyncio
 
 import httpx
 
-from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.handler import Handler
 from tests.nodes import Nodes
 
 _GUEST = ("guest", "guest")

@@ -55,7 +55,7 @@ def test_a_client_logs_in_at_the_owner_with_the_certificate_that_it_showed_anoth
     connection = BlockingConnection(parameters)
 
     assert connection.channel().queue_declare("secured").method.queue == "secured"
-    wires = [wire for wire in nodes["a"].program._wires() if wire.node == "b"]
+    wires = [wire for wire in nodes["a"].program._listeners.wires() if wire.node == "b"]
     assert [(wire.is_tls, wire.certificate_name) for wire in wires] == [(True, "guest")]
     connection.close()
 

@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.certificates import Authority
 from tests.pahos import SECONDS, Paho, wait_for
-from tests.servers import Server, drain
+from tests.servers import Server, drain, serving
 
 _PROGRAM = """
 const mqtt = require('mqtt');
@@ -51,13 +51,9 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Server]:
     certificate, key = authority.sign("localhost")
-    options = ["--tls-cert", str(certificate), "--tls-key", str(key)]
-    running = Server(tmp_path_factory.mktemp("server"), True, [*options, *_any("amqps", "mqtts", "https")])
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    options = ["--tls-cert", str(certificate), "--tls-key", str(key), *_any("amqps", "mqtts", "https")]
+    with serving(Server(tmp_path_factory.mktemp("server"), True, options)) as running:
+        yield running
 
 
 def _any(*names: str) -> list[str]:

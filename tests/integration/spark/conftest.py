@@ -1,7 +1,7 @@
 """What the Spark tests share: the session, and data directories with messages in them."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
-from headrace.storage.api import Commit
+from headrace.storage.api import Commit, Engine
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from tests.servers import Server
+from tests.servers import Server, serving
 from tests.spark_session import session
 
 WAIT_SECONDS = 120
@@ -27,14 +27,39 @@ def spark() -> SparkSession:
     return session()
 
 
-class Directory:
-    """A data directory and the engine that writes to it."""
+class Filled:
+    """What an engine writes to, and the messages that it wrote."""
+
+    def __init__(self, url: str, engine: Engine) -> None:
+        self.url = url
+        self.engine = engine
+        self._next: dict[str, int] = {}
+
+    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
+        """Messages `<queue> <number>`, a second apart."""
+        source = Source(topic)
+        at = self._next.get(queue, 0)
+        self._next[queue] = at + count
+        payloads = [f"{queue} {number}".encode().ljust(size, b".") for number in range(at, at + count)]
+        messages = [Message(source, payload, START_US + number * SECOND) for number, payload in enumerate(payloads, at)]
+        self.commit(lambda commit: commit.append(queue, messages))
+
+    def commit(self, *changes: Callable[[Commit], object]) -> None:
+        commit = Commit()
+        for change in changes:
+            change(commit)
+        told: list[HeadraceError | None] = []
+        self.engine.commit(commit, told.append)
+        self.engine.sync()
+        assert told == [None]
+
+
+class Directory(Filled):
+    """A data directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.url = path.as_uri()
-        self.engine = self._open()
-        self._next: dict[str, int] = {}
+        super().__init__(path.as_uri(), self._open())
 
     def _open(self) -> LocalEngine:
         settings = LocalSettings(
@@ -46,24 +71,6 @@ class Directory:
         """Close the engine, which puts everything into segments, and open it again."""
         self.engine.close()
         self.engine = self._open()
-
-    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
-        """Messages `<queue> <number>`, a second apart."""
-        source = Source(topic)
-        at = self._next.get(queue, 0)
-        self._next[queue] = at + count
-        payloads = [f"{queue} {number}".encode().ljust(size, b".") for number in range(at, at + count)]
-        messages = [Message(source, payload, START_US + number * SECOND) for number, payload in enumerate(payloads, at)]
-        self.commit(lambda commit: commit.append(queue, messages))
-
-    def commit(self, *changes: object) -> None:
-        commit = Commit()
-        for change in changes:
-            change(commit)  # type: ignore[operator]
-        told: list[HeadraceError | None] = []
-        self.engine.commit(commit, told.append)
-        self.engine.sync()
-        assert told == [None]
 
 
 class Broker:
@@ -110,12 +117,8 @@ class Broker:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    server = Server(tmp_path)
-    server.start()
-    yield Broker(server)
-    server.close_connections()
-    assert server.stop() == 0, server.log()
-    assert "Traceback" not in server.log(), server.log()
+    with serving(Server(tmp_path)) as server:
+        yield Broker(server)
 
 
 @pytest.fixture

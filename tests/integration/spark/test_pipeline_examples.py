@@ -20,7 +20,7 @@ from headrace.cli import cli
 from headrace.spark.pipelines import session
 from tests.examples import examples
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
-from tests.servers import Server
+from tests.servers import Server, serving
 
 LINES = list(dict.fromkeys(line for name, line in examples() if name.startswith("pipeline ")))
 INTERRUPTED = 130
@@ -40,12 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Server]:
-    running = Server(folder)
-    running.start()
-    yield running
-    running.close_connections()
-    assert running.stop() == 0, running.log()
-    assert "Traceback" not in running.log(), running.log()
+    with serving(Server(folder)) as running:
+        yield running
 
 
 @pytest.fixture

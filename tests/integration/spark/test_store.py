@@ -1,7 +1,7 @@
 """An object store as a DataFrame and as a stream, read without a broker while an engine has it open."""
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from headrace.clock import SystemClock
 from headrace.config.groups import MAIN
 from headrace.core.properties import NativeCodec, Properties
-from headrace.errors import HeadraceError, NotFound, Refused, Truncated, Unavailable
+from headrace.errors import NotFound, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
 from headrace.spark.place import Piece, QueuePartition
@@ -24,7 +24,7 @@ from headrace.storage.api import Commit
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
-from tests.integration.spark.conftest import SECOND, START_US
+from tests.integration.spark.conftest import SECOND, START_US, Filled
 from tests.spark_session import store_listener
 from tests.stores import S3, moto
 from tests.waiting import eventually
@@ -32,30 +32,11 @@ from tests.waiting import eventually
 WAIT_SECONDS = 120
 
 
-class Store:
-    """A store and the engine that writes to it."""
+class Store(Filled):
+    """A store."""
 
     def __init__(self, url: str, group: str = MAIN) -> None:
-        self.url = url
-        self.engine = ObjectEngine(url, settings=ObjectSettings(flush_interval_ms=1), group=group)
-        self._next: dict[str, int] = {}
-
-    def append(self, queue: str, count: int, topic: str = "orders/created", size: int = 0) -> None:
-        """Messages `<queue> <number>`, a second apart."""
-        source = Source(topic)
-        at = self._next.get(queue, 0)
-        self._next[queue] = at + count
-        payloads = [f"{queue} {number}".encode().ljust(size, b".") for number in range(at, at + count)]
-        messages = [Message(source, payload, START_US + number * SECOND) for number, payload in enumerate(payloads, at)]
-        self.commit(lambda commit: commit.append(queue, messages))
-
-    def commit(self, change: Callable[[Commit], object]) -> None:
-        commit = Commit()
-        change(commit)
-        told: list[HeadraceError | None] = []
-        self.engine.commit(commit, told.append)
-        self.engine.sync()
-        assert told == [None]
+        super().__init__(url, ObjectEngine(url, settings=ObjectSettings(flush_interval_ms=1), group=group))
 
     def reader(self, queues: str = "orders", **options: object) -> BatchReader:
         return batch_reader(self.url, queues, **options)

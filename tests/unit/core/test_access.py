@@ -15,7 +15,7 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Background, Login, Result
 from headrace.core.passwords import hash_password, is_right
 from headrace.core.rights import WRITE, Permission, TopicPermission
-from headrace.core.users import GUEST_HASH, Limits, User
+from headrace.core.users import ADMINISTRATOR, GUEST_HASH, Limits, User
 from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Unavailable
 from headrace.storage.api import PERMISSIONS, USERS, Commit, Engine
 from headrace.storage.local.engine import LocalEngine
@@ -58,7 +58,7 @@ def gate() -> Gate:
 def test_guest_comes_in_from_this_machine_only(gate: Gate) -> None:
     (guest,) = gate.login("guest", b"guest", "127.0.0.1")
     assert guest is not None
-    assert guest.user.is_administrator
+    assert ADMINISTRATOR in guest.user.tags
     assert gate.access.rights(gate.access.account("guest"), "/") is not None
 
     refused = gate.login("guest", b"guest", "10.0.0.1")
@@ -116,7 +116,7 @@ def test_another_password_makes_the_old_one_wrong_at_once(gate: Gate) -> None:
     gate.add("ann")
     assert gate.login("ann", b"secret") != [None]
 
-    gate.access.set_password("ann", "new", must)
+    gate.access.put_user("ann", "new", (), must)
 
     assert gate.login("ann", b"secret") == []
     gate.clock.advance(10)

@@ -662,7 +662,7 @@ def test_the_places_of_queues_are_nobodys_groups(house: House) -> None:
     with pytest.raises(Refused, match="the broker's own"):
         house.consume("papers", group=FRONT)
     with pytest.raises(Refused, match="the broker's own"):
-        house.broker.report("papers", f"{FRONT}/all", 0)
+        house.broker.groups.report("papers", f"{FRONT}/all", 0)
 
 
 def test_a_declaration_says_it_with_arguments() -> None:

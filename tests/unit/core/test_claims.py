@@ -166,11 +166,11 @@ def test_nothing_is_claimed_where_nothing_may_be(house: House) -> None:
 def test_nothing_is_claimed_while_the_group_is_paused(house: House) -> None:
     open_queue(house)
     take(house, 1)
-    house.broker.pause("q", "default")
+    house.broker.groups.pause("q", "default")
 
     assert take(house) == []
 
-    house.broker.pause("q", "default", False)
+    house.broker.groups.pause("q", "default", False)
     assert take(house, 1) == [1]
 
 

@@ -57,6 +57,7 @@ class DistantEngine(Engine):
         self.memory = MemoryEngine()
         self.is_away = False
         self.near = 0
+        self.keeps_claims = False
         self.staged_bytes = 0
         self._logs: dict[str, DistantLog] = {}
 

@@ -90,7 +90,7 @@ def test_classic_mode_state_with_offsets_3_4_5_pending_of_two_consumers() -> Non
     house.run()
 
     due = started + LEASE_S * 1_000_000
-    assert house.broker.pending("orders") == [
+    assert house.broker.groups.pending("orders") == [
         PendingEntry(3, "c1", 1, due),
         PendingEntry(4, "c2", 2, due),
         PendingEntry(5, "c1", 1, due),
@@ -162,10 +162,10 @@ def test_a_group_may_be_made_anew_in_the_other_mode_once_all_left_and_it_was_del
     house = house_with()
     inbox = house.consume("orders", group="workers")
     with pytest.raises(Refused, match="has consumers"):
-        house.broker.delete_group("orders", "workers")
+        house.broker.groups.delete("orders", "workers")
 
     house.broker.cancel(inbox.consumer)
-    house.broker.delete_group("orders", "workers")
+    house.broker.groups.delete("orders", "workers")
     reader = house.consume("orders", group="workers", mode=STREAM)
     house.publish("orders", "a")
 
@@ -365,7 +365,7 @@ def test_the_lease_is_that_of_the_consumer_where_it_has_one() -> None:
 
     house.publish("orders", "a")
 
-    assert house.broker.pending("orders")[0].due_us == house.clock.now_us() + 5_000_000
+    assert house.broker.groups.pending("orders")[0].due_us == house.clock.now_us() + 5_000_000
 
 
 def test_settled_leases_do_not_pile_up_until_their_time_is_over() -> None:
@@ -496,7 +496,7 @@ def test_a_message_can_be_settled_by_offset() -> None:
     house.consume("orders", group="g")
     house.publish("orders", "a", "b")
 
-    house.broker.settle_offset("orders", "g", 1, ACK)
+    house.broker.groups.settle("orders", "g", 1, ACK)
     house.run()
 
     assert progress(group_of(house, "g")) == (2, [0], 0)
@@ -508,12 +508,12 @@ def test_an_offset_that_is_not_pending_is_refused() -> None:
     house.publish("orders", "a")
 
     with pytest.raises(Refused, match="not pending"):
-        house.broker.settle_offset("orders", "g", 1, ACK)
+        house.broker.groups.settle("orders", "g", 1, ACK)
 
 
 def test_the_pending_list_of_a_group_that_is_not_there_is_not_found() -> None:
     with pytest.raises(NotFound):
-        house_with().broker.pending("orders", "nobody")
+        house_with().broker.groups.pending("orders", "nobody")
 
 
 def test_what_waits_for_its_next_try_is_pending_with_nobody() -> None:
@@ -523,7 +523,7 @@ def test_what_waits_for_its_next_try_is_pending_with_nobody() -> None:
 
     house.settle(NACK, inbox.got[0])
 
-    assert house.broker.pending("orders") == [PendingEntry(0, "", 1, house.clock.now_us() + 5_000_000)]
+    assert house.broker.groups.pending("orders") == [PendingEntry(0, "", 1, house.clock.now_us() + 5_000_000)]
 
 
 def test_ready_and_unsettled_add_up() -> None:
@@ -604,7 +604,7 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     house.broker.purge("orders")
     house.run()
 
-    assert [entry.offset for entry in house.broker.pending("orders")] == [0, 2, 3, 5]
+    assert [entry.offset for entry in house.broker.groups.pending("orders")] == [0, 2, 3, 5]
     assert group_of(house).ready == 0
 
 
@@ -699,7 +699,7 @@ def test_a_delayed_message_is_ready_but_not_pending() -> None:
     house.consume("orders")
     house.publish("orders", "later", not_before_us=house.clock.now_us() + 60_000_000)
 
-    assert (group_of(house).ready, house.broker.pending("orders")) == (1, [])
+    assert (group_of(house).ready, house.broker.groups.pending("orders")) == (1, [])
 
 
 def test_a_delayed_message_expires_while_it_waits() -> None:

@@ -12,10 +12,10 @@ def test_a_paused_group_gets_nothing_until_it_goes_on(house: House) -> None:
     house.broker.declare(QueueDefinition("jobs"))
     inbox = house.consume("jobs")
 
-    house.broker.pause("jobs", "default")
+    house.broker.groups.pause("jobs", "default")
     house.publish("jobs", "one")
     before = inbox.texts()
-    house.broker.pause("jobs", "default", is_paused=False)
+    house.broker.groups.pause("jobs", "default", is_paused=False)
     house.run()
 
     assert before == []
@@ -29,7 +29,7 @@ def test_nobody_takes_single_messages_from_a_paused_group(house: House) -> None:
     assert house.broker.get("jobs", getter) is not None
     house.publish("jobs", "two")
 
-    house.broker.pause("jobs", "default")
+    house.broker.groups.pause("jobs", "default")
 
     assert house.broker.get("jobs", getter) is None
 
@@ -39,7 +39,7 @@ def test_what_a_consumer_holds_of_a_paused_group_can_be_settled(house: House) ->
     inbox = house.consume("jobs")
     house.publish("jobs", "one")
 
-    house.broker.pause("jobs", "default")
+    house.broker.groups.pause("jobs", "default")
     house.settle(ACK, *inbox.take())
 
     assert house.broker.queue("jobs").log.first_offset == 1
@@ -48,25 +48,25 @@ def test_what_a_consumer_holds_of_a_paused_group_can_be_settled(house: House) ->
 def test_a_pause_survives_a_restart_and_so_does_its_end(world: World) -> None:
     world.house.broker.declare(QueueDefinition("jobs"))
     world.house.consume("jobs")
-    world.house.broker.pause("jobs", "default")
+    world.house.broker.groups.pause("jobs", "default")
 
     paused = world.restart()
     inbox = paused.consume("jobs")
     paused.publish("jobs", "one")
     assert inbox.texts() == []
-    paused.broker.pause("jobs", "default", is_paused=False)
+    paused.broker.groups.pause("jobs", "default", is_paused=False)
 
     assert world.restart().consume("jobs").texts() == ["one"]
 
 
 def test_a_group_or_queue_that_is_made_anew_is_not_paused(world: World) -> None:
     for forget in (
-        lambda: world.house.broker.delete_group("jobs", "default"),
+        lambda: world.house.broker.groups.delete("jobs", "default"),
         lambda: world.house.broker.delete("jobs"),
     ):
         world.house.broker.declare(QueueDefinition("jobs"))
         inbox = world.house.consume("jobs")
-        world.house.broker.pause("jobs", "default")
+        world.house.broker.groups.pause("jobs", "default")
         world.house.broker.cancel(inbox.consumer)
 
         forget()

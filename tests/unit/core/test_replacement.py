@@ -57,7 +57,7 @@ def test_readers_that_had_read_everything_are_not_shown_it_again_and_the_others_
     house = opened(House(), *"abcd")
     done = house.consume("prices", "done", group="done")
     house.settle(ACK, *done.take())
-    house.broker.report("prices", "behind", 1)
+    house.broker.groups.report("prices", "behind", 1)
     house.run()
 
     assert replace(house, 4, "B", "D") is None
@@ -95,7 +95,7 @@ def test_what_somebody_needs_stays() -> None:
     assert "still needs messages" in str(replace(house, 2, "B"))
     assert [text for _, text in contents(house)] == ["a", "b"]
 
-    house.broker.report("prices", "archive", 2)
+    house.broker.groups.report("prices", "archive", 2)
     house.run()
     assert replace(house, 2, "B") is None
 

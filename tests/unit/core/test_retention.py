@@ -94,14 +94,14 @@ def test_what_is_not_archived_stays_whatever_the_bounds_say(world: World) -> Non
     house.publish("events", *"abcdef")
     assert house.broker.queue("events").first_offset == 0  # no archive has said anything
 
-    house.broker.report("events", "archive", 3)
+    house.broker.groups.report("events", "archive", 3)
     house.run()
     assert house.broker.queue("events").first_offset == 3
 
     house = world.restart()
     house.publish("events", "g")
     assert house.broker.queue("events").first_offset == 3
-    house.broker.report("events", "archive", 7)
+    house.broker.groups.report("events", "archive", 7)
     house.run()
     assert house.broker.queue("events").first_offset == 5
     house.publish("events", "h")
@@ -110,7 +110,7 @@ def test_what_is_not_archived_stays_whatever_the_bounds_say(world: World) -> Non
 
 def test_an_archive_holds_nothing_up_unless_that_is_wanted(house: House) -> None:
     house.broker.declare(QueueDefinition("events", STREAM, retention=Retention(max_messages=2)))
-    house.broker.report("events", "archive", 0)
+    house.broker.groups.report("events", "archive", 0)
     house.publish("events", *"abcdef")
 
     assert house.broker.queue("events").first_offset == 4

@@ -226,7 +226,7 @@ def test_without_auto_commit_reading_resumes_where_it_was_committed_by_hand() ->
     inbox = house.consume("events", group="readers", auto_commit=False)
     house.settle(ACK, *inbox.got)
 
-    house.broker.commit_offset("events", "readers", 2)
+    house.broker.groups.commit("events", "readers", 2)
     house.broker.cancel(inbox.consumer)
     inbox = house.consume("events", group="readers", auto_commit=False)
 
@@ -257,15 +257,15 @@ def test_nothing_above_the_cursor_can_be_committed() -> None:
     house.consume("events", group="readers", credit=2)
 
     with pytest.raises(Refused, match="has read to 2"):
-        house.broker.commit_offset("events", "readers", 3)
+        house.broker.groups.commit("events", "readers", 3)
 
 
 def test_committing_what_was_committed_before_changes_nothing() -> None:
     house = filled(5)
     house.consume("events", group="readers", auto_commit=False)
-    house.broker.commit_offset("events", "readers", 4)
+    house.broker.groups.commit("events", "readers", 4)
 
-    house.broker.commit_offset("events", "readers", 1)
+    house.broker.groups.commit("events", "readers", 1)
 
     assert progress(house) == (5, 4)
 
@@ -275,7 +275,7 @@ def test_a_work_group_has_no_offset_to_commit() -> None:
     house.consume("events", group="workers", mode=WORK)
 
     with pytest.raises(Refused, match="work group"):
-        house.broker.commit_offset("events", "workers", 1)
+        house.broker.groups.commit("events", "workers", 1)
 
 
 def test_a_checkpoint_survives_a_restart() -> None:
@@ -334,14 +334,15 @@ def test_what_readers_hold_is_listed() -> None:
     house = filled(3)
     house.consume("events", "c1", group="readers", credit=2)
 
-    assert house.broker.pending("events", "readers") == [PendingEntry(0, "c1", 1, 0), PendingEntry(1, "c1", 1, 0)]
+    pending = house.broker.groups.pending("events", "readers")
+    assert pending == [PendingEntry(0, "c1", 1, 0), PendingEntry(1, "c1", 1, 0)]
 
 
 def test_a_stream_message_can_be_settled_by_offset() -> None:
     house = filled(3)
     house.consume("events", group="readers")
 
-    house.broker.settle_offset("events", "readers", 0, ACK)
+    house.broker.groups.settle("events", "readers", 0, ACK)
     house.run()
 
     assert progress(house) == (3, 1)
@@ -355,7 +356,7 @@ def test_a_seek_back_reads_again_without_marking_it_redelivered() -> None:
     inbox = house.consume("events", group="readers")
     house.settle(ACK, *inbox.take())
 
-    house.broker.seek("events", "readers", 1)
+    house.broker.groups.seek("events", "readers", 1)
     house.run()
 
     assert [(d.offset, d.redelivered) for d in inbox.got] == [(1, False), (2, False)]
@@ -367,7 +368,7 @@ def test_a_seek_gives_back_the_credit_of_what_readers_held() -> None:
     inbox = house.consume("events", group="readers", credit=2)
     held = inbox.take()
 
-    house.broker.seek("events", "readers", "first")
+    house.broker.groups.seek("events", "readers", "first")
     house.run()
     house.settle(ACK, *held, *inbox.take())
 
@@ -380,7 +381,7 @@ def test_a_seek_survives_a_restart() -> None:
     reader = house.consume("events", group="readers", auto_ack=True)
     house.broker.allow(reader.consumer, 0)
 
-    house.broker.seek("events", "readers", 3)
+    house.broker.groups.seek("events", "readers", 3)
     house.run()
 
     assert restarted(house).consume("events", group="readers").payloads == ["3", "4"]
@@ -391,7 +392,7 @@ def test_a_work_group_cannot_be_moved() -> None:
     house.consume("events", group="workers", mode=WORK)
 
     with pytest.raises(Refused, match="work group"):
-        house.broker.seek("events", "workers", "first")
+        house.broker.groups.seek("events", "workers", "first")
 
 
 # -- members -----------------------------------------------------------------------------------------------------------
@@ -623,7 +624,7 @@ def test_what_is_acknowledged_at_once_is_committed_up_to_the_oldest_that_is_not(
     house.run()
 
     assert progress(house) == (8, 2)
-    assert [entry.offset for entry in house.broker.pending("events", "readers")] == [2, 4, 6, 7]
+    assert [entry.offset for entry in house.broker.groups.pending("events", "readers")] == [2, 4, 6, 7]
 
 
 def test_readers_that_share_a_stream_get_first_deliveries() -> None:

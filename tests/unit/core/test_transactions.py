@@ -175,7 +175,7 @@ def test_what_a_transaction_settles_cannot_be_settled_by_another_call(stubborn: 
     with pytest.raises(Refused):
         refused.broker.settle(inbox.got[0], ACK)
     with pytest.raises(Refused):
-        refused.broker.settle_offset("in", "default", 0, ACK)
+        refused.broker.groups.settle("in", "default", 0, ACK)
     with pytest.raises(Refused):
         refused.broker.transaction([], [(inbox.got[0], ACK)])
 

@@ -50,7 +50,7 @@ async def list_letters(call: Call) -> Response:
     broker, grave = _grave(call)
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     found = broker.topology.queue(grave).browse(call.number("offset", 0, 0, MAX_OFFSET), limit, MAX_SHOWN_BYTES)
-    return shown(call, broker, found, limit)
+    return shown(call, broker, found)
 
 
 async def redrive(call: Call) -> Response:

@@ -56,19 +56,19 @@ async def seek_group(call: Call) -> Response:
     body.check_all_read()
     if position is None or position == "":
         raise BadRequest("'position' is missing: first, next, a number, offset=<number> or timestamp=<unix time>")
-    broker.seek(group.queue.name, group.name, position)
+    broker.groups.seek(group.queue.name, group.name, position)
     return await _changed(call, broker, group)
 
 
 async def pause_group(call: Call) -> Response:
     broker, group = _reader(call), _found(call)
-    broker.pause(group.queue.name, group.name)
+    broker.groups.pause(group.queue.name, group.name)
     return await _changed(call, broker, group)
 
 
 async def resume_group(call: Call) -> Response:
     broker, group = _reader(call), _found(call)
-    broker.pause(group.queue.name, group.name, is_paused=False)
+    broker.groups.pause(group.queue.name, group.name, is_paused=False)
     return await _changed(call, broker, group)
 
 
@@ -77,7 +77,7 @@ async def delete_group(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, QUEUE, queue)
     group = _found(call)
     broker = call.broker(host)
-    broker.delete_group(group.queue.name, group.name)
+    broker.groups.delete(group.queue.name, group.name)
     await call.stored(broker)
     return nothing()
 

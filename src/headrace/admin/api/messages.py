@@ -50,10 +50,10 @@ async def browse(call: Call) -> Response:
         raise queue.refusal
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     found = queue.browse(_start(call, queue), limit, MAX_SHOWN_BYTES)
-    return shown(call, broker, found, limit)
+    return shown(call, broker, found)
 
 
-def shown(call: Call, broker: Broker, found: list[tuple[int, Message]], limit: int) -> Response:
+def shown(call: Call, broker: Broker, found: list[tuple[int, Message]]) -> Response:
     """A part of a list of messages."""
     as_base64 = _is_base64(call.text("encoding", "auto"))
     max_bytes = call.number("max_bytes", DEFAULT_SHOWN_BYTES, 0, MAX_SHOWN_BYTES)

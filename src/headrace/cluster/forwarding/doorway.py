@@ -13,7 +13,7 @@ from headrace.cluster.node import Node
 from headrace.cluster.ownership import Ownership
 from headrace.config.settings import FORWARD
 from headrace.errors import Unavailable
-from headrace.net.connection import Handler
+from headrace.net.handler import Handler
 from headrace.net.origin import Origin
 from headrace.net.passing import Elsewhere, Tongue, Whither
 

@@ -19,7 +19,8 @@ from headrace.cluster.forwarding.preamble import (
 )
 from headrace.cluster.forwarding.tongues import NUMBERS
 from headrace.errors import Refused
-from headrace.net.connection import Handler, Wire
+from headrace.net.connection import Wire
+from headrace.net.handler import Handler
 
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.doorway import Doorway, Local

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.cluster.forwarding.tongues import NUMBERS
 from headrace.cluster.forwarding.upstream import Sink, Upstream
 from headrace.errors import Unavailable
-from headrace.net.connection import BY_BROKER, HANDSHAKE_SECONDS, Handler, Wire
+from headrace.net.connection import BY_BROKER, HANDSHAKE_SECONDS, Wire
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Handler
 from headrace.net.passing import START_BYTES, Tongue, Tracker
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The protocols whose clients are passed on: how each is looked at, and how it refuses. Nothing is passed on here."""
 
 from headrace.cluster.forwarding import preamble
-from headrace.net.connection import Handler
+from headrace.net.handler import Handler
 from headrace.net.passing import Tongue, Tracker, Whither
 from headrace.protocols.amqp091.passing import Amqp091Refusal, Amqp091Tracker
 from headrace.protocols.amqp10.passing import Amqp10Refusal, Amqp10Tracker

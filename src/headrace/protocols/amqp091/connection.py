@@ -6,10 +6,12 @@ from pamqp import base, commands
 
 from headrace.clock import Clock
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
-from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Handler
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder
+from headrace.protocols.amqp091.codec import Decoder
+from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
 from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.frames import (
     CHANNEL_ERROR,

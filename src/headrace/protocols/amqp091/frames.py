@@ -1,4 +1,4 @@
-"""The frames of AMQP 0-9-1 and its numbers. Constants only; codec.py reads and writes with them.
+"""The frames of AMQP 0-9-1 and its numbers. Constants only; codec.py reads with them, encoding.py writes.
 
 A frame:
 
@@ -35,6 +35,8 @@ BASIC: Final = 60
 BASIC_PUBLISH: Final = 0x003C0028
 BASIC_DELIVER: Final = 0x003C003C
 BASIC_ACK: Final = 0x003C0050
+ACK_BYTES: Final = 13
+"""How long the payload of a frame with that is."""
 
 # Reply codes.
 CONTENT_TOO_LARGE: Final = 311

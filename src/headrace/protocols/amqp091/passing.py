@@ -4,7 +4,6 @@ from typing import Final, final
 
 from pamqp import commands
 
-from headrace.errors import ProtocolError
 from headrace.net.passing import Refusal, Tracker, Whither
 from headrace.protocols.amqp091.codec import Decoder
 from headrace.protocols.amqp091.events import Event, Hello, Method
@@ -70,13 +69,8 @@ class Amqp091Refusal(Refusal):
         self._version = version
         self._decoder = Decoder()
 
-    def feed(self, data: bytes) -> None:
-        try:
-            events = self._decoder.feed(data)
-        except ProtocolError:
-            self.end()
-            return
-        for event in events:
+    def _hear(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
             self._take(event)
 
     def _take(self, event: Event) -> None:

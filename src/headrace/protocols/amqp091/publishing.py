@@ -11,7 +11,7 @@ from headrace.core.rights import WRITE
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
-from headrace.protocols.amqp091.codec import encode_ack, encode_content
+from headrace.protocols.amqp091.encoding import encode_ack, encode_content
 from headrace.protocols.amqp091.events import Publish, Route
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
@@ -153,7 +153,7 @@ class Publisher:
             offset = int(offset)
         if not isinstance(group, str) or not isinstance(offset, int):
             raise Refused(f"'{key}' needs the headers x-group-id (a string) and x-offset (a number)")
-        self._link.broker.commit_offset(address.queue, group, offset)
+        self._link.broker.groups.commit(address.queue, group, offset)
         return True
 
     def _with_reply_key(self, properties: bytes) -> bytes:

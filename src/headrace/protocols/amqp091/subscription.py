@@ -9,7 +9,7 @@ from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.properties import Properties
 from headrace.core.stream import StreamGroup
 from headrace.model import AMQP091, Message
-from headrace.protocols.amqp091.codec import DeliverEncoder
+from headrace.protocols.amqp091.encoding import DeliverEncoder
 from headrace.protocols.amqp091.fields import encode_entry, encode_shortstr
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.properties import NONE, PRIORITY, encode_properties, with_headers

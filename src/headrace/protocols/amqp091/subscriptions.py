@@ -14,7 +14,7 @@ from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
 from headrace.core.topology import key_of
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
-from headrace.protocols.amqp091.codec import encode_content
+from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
@@ -206,7 +206,7 @@ class Subscriptions:
         self._link.broker.cancel(consumer, keep)
         if subscription.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
             self._link.broker.cancel(consumer)
-            self._link.broker.delete_group(subscription.queue, group.name)
+            self._link.broker.groups.delete(subscription.queue, group.name)
 
     def _forget_replies(self) -> None:
         self._link.host.replies.pop(self._publisher.reply_key, None)

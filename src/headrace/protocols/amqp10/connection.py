@@ -6,8 +6,9 @@ from headrace.clock import Clock
 from headrace.core.account import Account
 from headrace.core.logins import Admit
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
+from headrace.net.handler import Handler
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import ends_session_only, error_for
 from headrace.protocols.amqp10.coordinator import Transactions
@@ -16,20 +17,17 @@ from headrace.protocols.amqp10.frames import (
     CHANNEL_MAX,
     CONNECTION_FORCED,
     EMPTY_FRAME,
-    FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     IDLE_TIMEOUT_MS,
     ILLEGAL_STATE,
-    MAX_FRAME_SIZE,
-    MIN_FRAME_SIZE,
     NOT_ALLOWED,
-    NOT_FOUND,
     RESOURCE_LIMIT,
     SASL_AUTH,
     SASL_HEADER,
     SASL_OK,
     UNAUTHORIZED,
 )
+from headrace.protocols.amqp10.opening import answer_open, enter
 from headrace.protocols.amqp10.peer import Peer, Server
 from headrace.protocols.amqp10.performatives import (
     Attach,
@@ -47,18 +45,8 @@ from headrace.protocols.amqp10.performatives import (
 )
 from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN, parse_login
 from headrace.protocols.amqp10.session import Session
-from headrace.protocols.amqp10.types import Map
 
 _GOODBYE_SECONDS: Final = 2.0
-_LEAST_IDLE_MS: Final = 200
-CONTAINER_ID: Final = "headrace"
-
-SOLE_CONNECTION: Final = "sole-connection-for-container"
-_OFFERED: Final = ["ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", SOLE_CONNECTION]
-
-# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: to them it does.
-_COMPATIBLE_WITH: Final = "RabbitMQ"
-_COMPATIBLE_VERSION: Final = "4.0.0"
 
 
 @final
@@ -270,29 +258,8 @@ class Connection(Handler):
         if self._is_opened:
             return
         self._is_opened = True
-        answer = Open(CONTAINER_ID)
-        answer.max_frame_size = MAX_FRAME_SIZE
-        answer.channel_max = CHANNEL_MAX
-        answer.idle_timeout = IDLE_TIMEOUT_MS // 2
-        answer.offered = _OFFERED
-        answer.properties = Map.of(self._introduction())
+        answer = answer_open(self._opening, self._server.version, self._peer is not None)
         self._send_raw(encode_frame(0, answer.encode()))
-
-    def _introduction(self) -> dict[str, object]:
-        """Who we are: RabbitMQ 4 to its own clients, and to those that do not say whose they are, as some of them."""
-        version = self._server.version
-        said = None if self._opening is None else self._opening.properties.get("product")
-        is_foreign = isinstance(said, str) and _COMPATIBLE_WITH.lower() not in said.lower()
-        properties: dict[str, object] = {"product": "Headrace", "version": version}
-        if not is_foreign:
-            properties = {
-                "product": _COMPATIBLE_WITH,
-                "version": _COMPATIBLE_VERSION,
-                "platform": f"Headrace {version}",
-            }
-        if self._peer is None:
-            properties["amqp:connection-establishment-failed"] = True
-        return properties
 
     def _open(self, opening: Open) -> None:
         if self._opening is not None or self._wire is None:
@@ -301,13 +268,8 @@ class Connection(Handler):
         account = self._account
         if account is None:
             raise ProtocolError(UNAUTHORIZED, "a connection without a login is not let in")
-        if opening.max_frame_size < MIN_FRAME_SIZE:
-            raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
-        if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
-            raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
-        peer = self._peer = self._enter(account, opening)
+        peer = self._peer = enter(self._server, self._wire, self, account, opening)
         self._send_open()
-        peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
         peer.now_us = self._clock.now_us()
         self._transactions = Transactions(peer)
         peer.broker.on_flow[self] = self._on_flow
@@ -316,27 +278,6 @@ class Connection(Handler):
         peer.rights.watchers[self] = self._on_rights
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
-
-    def _enter(self, account: Account, opening: Open) -> Peer:
-        """The virtual host that a client wants, if it may. Raises ProtocolError."""
-        assert self._wire is not None
-        hostname = opening.hostname or ""
-        name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
-        host = self._server.find_host(name)
-        if host is None:
-            raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
-        rights = self._server.access.rights(account, name)
-        if rights is None:
-            raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
-        if not account.connect():
-            limit = account.user.limits.max_connections
-            raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
-        try:
-            host.containers.enter(opening.container_id, SOLE_CONNECTION in opening.desired)
-        except ProtocolError:
-            account.disconnect()
-            raise
-        return Peer(self._wire, self, host, account, rights, opening.container_id)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 

@@ -165,7 +165,7 @@ class Subscription(Origin):
             group = consumer.group
             broker.cancel(consumer)
             if self.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
-                broker.delete_group(self.queue, group.name)
+                broker.groups.delete(self.queue, group.name)
         self.former.clear()
 
     def end(self, is_closed: bool) -> None:

@@ -2,11 +2,9 @@
 
 from typing import Final, final
 
-from headrace.errors import ProtocolError
 from headrace.net.passing import Elsewhere, Refusal, Tracker, Whither
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import MAX_CHARACTERS
-from headrace.protocols.amqp10.connection import CONTAINER_ID
 from headrace.protocols.amqp10.frames import (
     AMQP,
     AMQP_HEADER,
@@ -17,6 +15,7 @@ from headrace.protocols.amqp10.frames import (
     SASL_HEADER,
     SASL_OK,
 )
+from headrace.protocols.amqp10.opening import CONTAINER_ID
 from headrace.protocols.amqp10.performatives import Close, Open, SaslInit, SaslMechanisms, SaslOutcome
 from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN
 from headrace.protocols.amqp10.states import Error
@@ -66,13 +65,8 @@ class Amqp10Refusal(Refusal):
         super().__init__(whither)
         self._decoder = Decoder()
 
-    def feed(self, data: bytes) -> None:
-        try:
-            events = self._decoder.feed(data)
-        except ProtocolError:
-            self.end()
-            return
-        for event in events:
+    def _hear(self, data: bytes) -> None:
+        for event in self._decoder.feed(data):
             self._take(event)
 
     def _take(self, event: Event) -> None:

@@ -6,8 +6,9 @@ from headrace.core.account import Account
 from headrace.core.publisher import Publisher
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.model import MQTT5
-from headrace.net.connection import BY_BROKER, Handler, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
+from headrace.net.handler import Handler
 from headrace.protocols.mqtt.client import Client
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from headrace.protocols.mqtt.fields import encode_binary, encode_length
-from headrace.protocols.mqtt.packets import AUTH, CONNACK, DISCONNECT, PUBLISH, PUBREL, SUBACK, UNSUBACK, V5
+from headrace.protocols.mqtt.packets import CONNACK, DISCONNECT, PUBLISH, PUBREL, SUBACK, UNSUBACK, V5
 from headrace.protocols.mqtt.property_list import PropertyList
 from headrace.protocols.mqtt.reasons import CONNACK_OF_MQTT_3, FAILURE
 
@@ -44,15 +44,10 @@ def encode_suback(
     return _packet(SUBACK << 4, head + said + bytes(reasons))
 
 
-def encode_unsuback(
-    version: int, packet_id: int, reasons: Sequence[int], properties: PropertyList | None = None
-) -> bytes:
-    """One reason per topic filter; MQTT 3 is told none."""
+def encode_unsuback(version: int, packet_id: int, reasons: Sequence[int]) -> bytes:
+    """One reason per topic filter, and no properties; MQTT 3 is told none."""
     head = packet_id.to_bytes(2)
-    if version != V5:
-        return _packet(UNSUBACK << 4, head)
-    said = properties.encode() if properties is not None else b"\0"
-    return _packet(UNSUBACK << 4, head + said + bytes(reasons))
+    return _packet(UNSUBACK << 4, head if version != V5 else head + b"\0" + bytes(reasons))
 
 
 def encode_disconnect(version: int, reason: int, properties: PropertyList | None = None) -> bytes:
@@ -62,10 +57,6 @@ def encode_disconnect(version: int, reason: int, properties: PropertyList | None
     if properties is None:
         return bytes((DISCONNECT << 4, 1, reason)) if reason else bytes((DISCONNECT << 4, 0))
     return _packet(DISCONNECT << 4, bytes((reason,)) + properties.encode())
-
-
-def encode_auth(reason: int, properties: PropertyList) -> bytes:
-    return _packet(AUTH << 4, bytes((reason,)) + properties.encode())
 
 
 def encode_publish(

@@ -9,7 +9,6 @@ from headrace.protocols.mqtt.reasons import MALFORMED_PACKET, PROTOCOL_ERROR, TO
 
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
-MAX_LENGTH: Final = 268_435_455  # MQTT 5 [1.5.5]: four times seven bits
 MAX_TEXT_BYTES: Final = 65_535
 _SHARED: Final = "$share/"
 

@@ -2,7 +2,6 @@
 
 from typing import Final, final
 
-from headrace.errors import ProtocolError
 from headrace.net.passing import Elsewhere, Refusal, Tracker, Whither
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.connection import MAX_CONNECT_BYTES
@@ -61,13 +60,8 @@ class MqttRefusal(Refusal):
         super().__init__(whither)
         self._decoder = Decoder(MAX_CONNECT_BYTES, 0)
 
-    def feed(self, data: bytes) -> None:
-        try:
-            packets = self._decoder.feed(data)
-        except ProtocolError:
-            self.end()
-            return
-        for packet in packets:
+    def _hear(self, data: bytes) -> None:
+        for packet in self._decoder.feed(data):
             if isinstance(packet, Connect):
                 self.send(_refused(packet, self.elsewhere))
             self.end()

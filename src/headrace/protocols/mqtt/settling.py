@@ -26,7 +26,7 @@ def settle(client: "Client", address: Address, user: UserProperties) -> None:
     if address.verb == COMMIT and MESSAGE_ID not in said and "x-offset" in said:
         offset = _number(said["x-offset"])
         _check(group, GROUP_ID, address)
-        broker.commit_offset(address.queue, group, offset)
+        broker.groups.commit(address.queue, group, offset)
         return
     message_id = said.get(MESSAGE_ID, "")
     _check(message_id, MESSAGE_ID, address)
@@ -35,9 +35,9 @@ def settle(client: "Client", address: Address, user: UserProperties) -> None:
     if queue and queue != address.queue:
         raise Refused(f"message {message_id!r} is not of queue {address.queue!r}")
     if address.verb == COMMIT:
-        broker.commit_offset(address.queue, group, offset + 1)
+        broker.groups.commit(address.queue, group, offset + 1)
     else:
-        broker.settle_offset(address.queue, group, offset, _OUTCOMES[address.verb])
+        broker.groups.settle(address.queue, group, offset, _OUTCOMES[address.verb])
 
 
 def _check(value: str, name: str, address: Address) -> None:

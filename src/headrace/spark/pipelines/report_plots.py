@@ -79,7 +79,7 @@ def _marker(points: int) -> str:
     return "o" if points < 3 else ""
 
 
-def _bars(axes: Axes, labels: list[str], values: list[float], colour: str, form: str = "{:,.0f}") -> float:
+def _bars(axes: Axes, labels: list[str], values: list[float], colour: str) -> float:
     places = range(len(labels))
     axes.barh(places, values, color=colour, height=0.62)
     axes.set_ylim(len(labels) - 0.5, -0.5)
@@ -87,7 +87,7 @@ def _bars(axes: Axes, labels: list[str], values: list[float], colour: str, form:
     axes.set_xticks([])
     axes.set_xlim(0, max([*values, 1e-9]) * 1.12)
     for place, value in zip(places, values, strict=True):
-        axes.text(value, place, " " + form.format(value), va="center", ha="left", fontsize=9, color=_INK)
+        axes.text(value, place, f" {value:,.0f}", va="center", ha="left", fontsize=9, color=_INK)
     return 0.2 + 0.3 * len(labels)
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import Refused
 from headrace.model import NATIVE, Source
-from headrace.storage.local.block import Columns, assemble_block
+from headrace.storage.local.block_columns import Columns, assemble_block
 from headrace.storage.local.column_bytes import bytes_of, first_rows, var_length
 from headrace.storage.local.encoded import EncodedBlock
 

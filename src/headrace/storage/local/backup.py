@@ -13,7 +13,7 @@ from typing import Final, final
 from headrace.errors import Corrupt, Unavailable
 from headrace.storage.api import DEFINITIONS
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
-from headrace.storage.local.disk import Disk, ReadOnlyDisk, remove_tree
+from headrace.storage.local.disk import Disk, ReadOnlyDisk, opened_to_read, remove_tree
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.journal import Position
 from headrace.storage.local.journal_reader import read_files
@@ -195,11 +195,8 @@ class _Copy:
         for file in read_files(self._reading, self._source / "journal"):
             if file.index and start.index <= file.index <= end.index:
                 target = self._target / "journal" / file.path.name
-                fd = self._disk.open_to_read(file.path)
-                try:
+                with opened_to_read(self._disk, file.path) as fd:
                     self._copy_range(fd, target, 0, end.at if file.index == end.index else file.size, file.size)
-                finally:
-                    self._disk.close(fd)
                 self._files[target] = None
 
     # -- files -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,6 @@
-"""Messages to columnar blocks and back: the bytes that the journal, the segments and Spark share. No files.
+"""Columnar blocks of messages, as they are read: the bytes that the journal, the segments and Spark share. No files.
+
+block_encoding.py makes blocks of messages, block_columns.py of columns that are encoded already.
 
 A block is little-endian; every column starts at a multiple of 8 bytes from the start of the block.
 
@@ -35,22 +37,21 @@ from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
 from headrace.model import Message, Source
+from headrace.storage.local.source_table import decode_sources
 
 MAGIC: Final = b"HRBK"
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
 _HEADER: Final = struct.Struct("<4sIHHIIIqqqIIQ")
 _CHECKED: Final = struct.Struct("<HHIIIqqqIIQ")
-_SOURCE: Final = struct.Struct("<BHHHH")
-_PAD: Final = (b"", bytes(7), bytes(6), bytes(5), bytes(4), bytes(3), bytes(2), bytes(1))
+PAD: Final = (b"", bytes(7), bytes(6), bytes(5), bytes(4), bytes(3), bytes(2), bytes(1))
+"""What is put behind a column to align the next, by how many bytes it has beyond a multiple of 8."""
 
 SOURCE_INDEX: Final = 1
 EXPIRES: Final = 2
 NOT_BEFORE: Final = 4
 PRIORITY: Final = 8
 PROPERTIES: Final = 16
-
-MAX_COLUMN_BYTES: Final = (1 << 31) - 1
 
 
 class Layout:
@@ -139,7 +140,7 @@ class Block(Layout):
     def rebased(self, base: int) -> "Block":
         """The same messages at other offsets, sharing the body."""
         fields = _HEADER.unpack(self.header)
-        return _sealed((*fields[2:7], base, *fields[8:]), self.body)
+        return seal_block((*fields[2:7], base, *fields[8:]), self.body)
 
     def sources(self) -> list[Source]:
         """The source table."""
@@ -152,41 +153,6 @@ class Block(Layout):
         """Have these for its sources, in order. A block that is read soon after it was made has them at hand; decoding
         one for each message was a third of what a message cost with 4,096 routing keys."""
         self._sources = sources
-
-    def rows(self, start: int, stop: int, base: int) -> "Block":
-        """The rows `start` up to but not including `stop` as a block of their own, at other offsets.
-
-        Column by column: 0.1 us a row against 1.5 for decoding and encoding messages.
-        """
-        if start == 0 and stop == self.count:
-            return self if base == self.base else self.rebased(base)
-        columns = Columns(*self._cut(self.payload_bounds(), self.at_payloads, start, stop))
-        columns.times = self.body[start * 8 : stop * 8]
-        if self.columns & EXPIRES:
-            columns.expires = self.body[self.at_expires + start * 8 : self.at_expires + stop * 8]
-        if self.columns & NOT_BEFORE:
-            columns.not_before = self.body[self.at_not_before + start * 8 : self.at_not_before + stop * 8]
-        if self.columns & PRIORITY:
-            columns.priority = self.priorities(start, stop)
-        if self.columns & PROPERTIES:
-            bounds = self._properties_bounds()
-            columns.properties_at, columns.properties = self._cut(bounds, self.at_properties, start, stop)
-        sources = self.sources()
-        if self.columns & SOURCE_INDEX:
-            index = self._ints(self.at_source_index, start, stop)
-            used = dict.fromkeys(index, 0)
-            sources = [sources[number] for number in used]
-            if len(used) > 1:
-                for position, number in enumerate(used):
-                    used[number] = position
-                columns.source_index = array("i", [used[number] for number in index]).tobytes()
-        return assemble_block(stop - start, 0, sources, columns, base)
-
-    def _cut(self, bounds: "array[int]", at: int, start: int, stop: int) -> tuple[bytes, bytes]:
-        """Some rows of a column of bytes: where they start, and they themselves."""
-        first = bounds[start]
-        lengths = array("i", [bound - first for bound in bounds[start : stop + 1]])
-        return lengths.tobytes(), self.body[at + first : at + bounds[stop]]
 
     def timestamps(self) -> "array[int]":
         """When each message was published, in microseconds."""
@@ -236,6 +202,12 @@ class Block(Layout):
             self._payload_at = self._ints(self.at_payload_at, 0, self.count + 1)
         return self._payload_at
 
+    def properties_bounds(self) -> "array[int]":
+        """The same of the properties, where there are any."""
+        if self._properties_at is None:
+            self._properties_at = self._ints(self.at_properties_at, 0, self.count + 1)
+        return self._properties_at
+
     def source_index(self) -> "array[int] | None":
         """Which source each message has; None when all have the first."""
         return self._ints(self.at_source_index, 0, self.count) if self.columns & SOURCE_INDEX else None
@@ -251,7 +223,7 @@ class Block(Layout):
         columns = self.columns | EXPIRES
         body = b"".join([self.body[: self.at_expires], expires.tobytes(), self.body[self.at_not_before :]])
         fields = _HEADER.unpack(self.header)
-        return _sealed((fields[2], columns, len(body), *fields[5:]), body)
+        return seal_block((fields[2], columns, len(body), *fields[5:]), body)
 
     def expires(self, start: int, stop: int) -> Sequence[int]:
         """When each of these rows expires, in microseconds; 0 for never."""
@@ -268,14 +240,9 @@ class Block(Layout):
     def _properties(self, start: int, stop: int) -> list[bytes]:
         if not self.columns & PROPERTIES:
             return [b""] * (stop - start)
-        at = self._properties_bounds()
+        at = self.properties_bounds()
         low = self.at_properties
         return [self.body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
-
-    def _properties_bounds(self) -> "array[int]":
-        if self._properties_at is None:
-            self._properties_at = self._ints(self.at_properties_at, 0, self.count + 1)
-        return self._properties_at
 
     def _longs(self, column: int, start: int, stop: int) -> "array[int]":
         return array("q", self.body[column + start * 8 : column + stop * 8])
@@ -284,167 +251,8 @@ class Block(Layout):
         return array("i", self.body[column + start * 4 : column + stop * 4])
 
 
-def encode_block(base: int, messages: Sequence[Message]) -> Block:
-    """Encode messages, the first of which has offset `base`.
-
-    Raises Refused when a column would pass 2 GiB, a topic 65535 bytes, or a number its column.
-    """
-    try:
-        return _encode_block(base, messages)
-    except (OverflowError, ValueError, struct.error) as error:
-        raise Refused(f"messages cannot be stored: {error}") from error
-
-
-_FEW: Final = 16
-"""From so many numbers on struct is quicker than an array: 10 ns each with a thousand, instead of 28."""
-
-
-def _encode_block(base: int, messages: Sequence[Message]) -> Block:
-    # One pass per column: 0.37 us a message at 100 per block, against 0.76 us for a record at a time.
-    payloads = [message.payload for message in messages]
-    payload_at = _bounds(payloads)
-    times = [message.timestamp_us for message in messages]
-    parts: list[bytes] = [_packed("q", times)]
-    columns = 0
-
-    # Most messages have none of these: one look instead of three saves 50 ns a message.
-    is_plain = not any([message.expires_us or message.not_before_us or message.priority for message in messages])
-    if not is_plain:
-        columns = _encode_times(messages, parts)
-    sources = [message.source for message in messages]
-    table: dict[Source, int] = dict.fromkeys(sources, 0)
-    if len(table) > 1:
-        columns |= SOURCE_INDEX
-        for position, source in enumerate(table):
-            table[source] = position
-        _pad(parts, _packed("i", [table[source] for source in sources]))
-    properties = [message.properties for message in messages]
-    properties_bytes = 0
-    if any(properties):
-        columns |= PROPERTIES
-        properties_at = _bounds(properties)
-        properties_bytes = properties_at[-1]
-        _pad(parts, _packed("i", properties_at))
-    _pad(parts, _packed("i", payload_at))
-    if not is_plain and any(message.priority for message in messages):
-        columns |= PRIORITY
-        _pad(parts, bytes([message.priority for message in messages]))
-    source_table = _encode_sources(table)
-    _pad(parts, source_table)
-    if properties_bytes:
-        parts += properties
-        parts.append(_PAD[properties_bytes % 8])
-    parts += payloads
-    parts.append(_PAD[payload_at[-1] % 8])
-    body = b"".join(parts)
-    fields = (
-        VERSION, columns, len(body), len(messages), len(table), base, times[0], max(times),
-        len(source_table), properties_bytes, payload_at[-1],
-    )  # fmt: skip
-    block = _sealed(fields, body)
-    block.know_sources(list(table))
-    return block
-
-
-def _bounds(texts: list[bytes]) -> list[int]:
-    """Where each of these begins when they stand one behind the other, and where the last one ends."""
-    at = 0
-    bounds = [at]
-    for text in texts:
-        at += len(text)
-        bounds.append(at)
-    return bounds
-
-
-def _packed(kind: str, numbers: list[int]) -> bytes:
-    """Numbers as a column. Raises struct.error or OverflowError."""
-    if len(numbers) < _FEW:
-        return array(kind, numbers).tobytes()
-    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
-
-
-@final
-class Columns:
-    """The columns of a block as bytes; b"" for those that it does not have. Times are microseconds, as stored."""
-
-    __slots__ = (
-        "expires",
-        "not_before",
-        "payload_at",
-        "payloads",
-        "priority",
-        "properties",
-        "properties_at",
-        "source_index",
-        "times",
-    )
-
-    def __init__(self, payload_at: bytes, payloads: bytes) -> None:
-        self.payload_at = payload_at
-        self.payloads = payloads
-        self.expires = b""
-        self.not_before = b""
-        self.source_index = b""
-        self.properties_at = b""
-        self.properties = b""
-        self.priority = b""
-        self.times = b""
-        """When each message was published; without, all at the same time."""
-
-
-def assemble_block(count: int, time_us: int, sources: Sequence[Source], columns: Columns, base: int = 0) -> Block:
-    """A block of columns that are encoded already; `time_us` is for those without times of their own.
-
-    Raises Refused when it cannot be one.
-    """
-    try:
-        table = _encode_sources(dict.fromkeys(sources, 0))
-    except (struct.error, UnicodeEncodeError) as error:
-        raise Refused(f"messages cannot be stored: {error}") from error
-    present = (
-        (EXPIRES, columns.expires),
-        (NOT_BEFORE, columns.not_before),
-        (SOURCE_INDEX, columns.source_index),
-        (PROPERTIES, columns.properties_at),
-        (0, columns.payload_at),
-        (PRIORITY, columns.priority),
-        (0, table),
-        (0, columns.properties),
-        (0, columns.payloads),
-    )
-    parts: list[bytes] = [columns.times or array("q", [time_us]).tobytes() * count]
-    first_us = last_us = time_us
-    if columns.times:
-        times = array("q", columns.times)
-        first_us, last_us = times[0], max(times)
-    flags = 0
-    for flag, column in present:
-        if column:
-            flags |= flag
-            _pad(parts, column)
-    body = b"".join(parts)
-    fields = (
-        VERSION, flags, len(body), count, len(sources), base, first_us, last_us, len(table), len(columns.properties),
-        len(columns.payloads),
-    )  # fmt: skip
-    return _sealed(fields, body)
-
-
-def _encode_times(messages: Sequence[Message], parts: list[bytes]) -> int:
-    """The columns of times that few messages have, where any has; returns their flags."""
-    columns = 0
-    expires = [message.expires_us for message in messages]
-    if any(expires):
-        columns |= EXPIRES
-        parts.append(array("q", expires).tobytes())
-    not_before = [message.not_before_us for message in messages]
-    if any(not_before):
-        columns |= NOT_BEFORE
-        parts.append(array("q", not_before).tobytes())
-    return columns
-
-
-def _sealed(fields: tuple[int, ...], body: bytes) -> Block:
+def seal_block(fields: tuple[int, ...], body: bytes) -> Block:
+    """A block of this body, with the fields of its header from the version on."""
     checked = _CHECKED.pack(*fields)
     crc = zlib.crc32(body, zlib.crc32(checked))
     return Block(MAGIC + crc.to_bytes(4, "little") + checked, body)
@@ -516,40 +324,11 @@ def _check_crc(header: bytes, found: int, file: str, position: int) -> None:
         raise Corrupt(file, position, f"the block's checksum is {found:08x}, {expected:08x} was written")
 
 
-def _pad(parts: list[bytes], column: bytes) -> None:
+def add_column(parts: list[bytes], column: bytes) -> None:
+    """Put a column behind the others, and after it what aligns the next."""
     parts.append(column)
-    parts.append(_PAD[len(column) % 8])
+    parts.append(PAD[len(column) % 8])
 
 
 def _aligned(length: int) -> int:
     return (length + 7) & ~7
-
-
-def _encode_sources(sources: "dict[Source, int]") -> bytes:
-    return b"".join([source.stored or _encode_source(source) for source in sources])
-
-
-def _encode_source(source: Source) -> bytes:
-    names = (
-        source.topic.encode(),
-        source.exchange.encode(),
-        source.client_id.encode(),
-        source.protocol.encode(),
-    )
-    source.stored = b"".join([_SOURCE.pack(source.encoding, *map(len, names)), *names])
-    return source.stored
-
-
-def decode_sources(table: bytes, count: int) -> list[Source]:
-    """The sources in the table of a block."""
-    sources: list[Source] = []
-    at = 0
-    for _ in range(count):
-        encoding, *lengths = _SOURCE.unpack_from(table, at)
-        at += _SOURCE.size
-        names: list[str] = []
-        for length in lengths:
-            names.append(table[at : at + length].decode())
-            at += length
-        sources.append(Source(names[0], names[1], names[2], names[3], encoding))
-    return sources

@@ -7,16 +7,8 @@ import pyarrow as pa
 
 from headrace.model import Source
 from headrace.storage.arrow import SCHEMA, columns_of_sources, counting
-from headrace.storage.local.block import (
-    EXPIRES,
-    NOT_BEFORE,
-    PRIORITY,
-    PROPERTIES,
-    SOURCE_INDEX,
-    Block,
-    Layout,
-    decode_sources,
-)
+from headrace.storage.local.block import EXPIRES, NOT_BEFORE, PRIORITY, PROPERTIES, SOURCE_INDEX, Block, Layout
+from headrace.storage.local.source_table import decode_sources
 from headrace.storage.local.spans import JOURNAL, Span, SpanReader, place_in
 
 

@@ -2,22 +2,23 @@
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.segment import Segment, cut_segments, load_indexes, read_block, scan_segment
 
+_MAX_SEGMENTS: Final = 64
+
 
 @final
 class BlockCache:
     """Blocks and segment indexes read lately, under a byte budget, and a few open files. Shared by all logs."""
 
-    def __init__(self, disk: Disk, max_bytes: int, max_segments: int = 64) -> None:
+    def __init__(self, disk: Disk, max_bytes: int) -> None:
         self._disk = disk
         self._max_bytes = max_bytes
-        self._max_segments = max_segments
         self._bytes = 0
         self._blocks: OrderedDict[tuple[Path, int], Block] = OrderedDict()
         self._segments: OrderedDict[Path, Segment] = OrderedDict()
@@ -29,7 +30,7 @@ class BlockCache:
         if segment is None:
             segment, _ = load_indexes(self._disk, path, base, log_id)
             self._segments[path] = segment
-            if len(self._segments) > self._max_segments:
+            if len(self._segments) > _MAX_SEGMENTS:
                 self._segments.popitem(last=False)
         else:
             self._segments.move_to_end(path)
@@ -94,7 +95,7 @@ class BlockCache:
         fd = self._files.get(path)
         if fd is None:
             fd = self._files[path] = self._disk.open(path)
-            if len(self._files) > self._max_segments:
+            if len(self._files) > _MAX_SEGMENTS:
                 _, oldest = self._files.popitem(last=False)
                 self._disk.close(oldest)
         else:

@@ -10,7 +10,8 @@ from typing import final
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows
@@ -230,7 +231,13 @@ class Catalog:
         found: list[LocalGroup | None] = []
         changing: dict[tuple[str, str], bool] = {}
         """Whether a group is there after the steps so far, where one of them made or deleted it."""
+        is_quiet = not (self._staged_drops or self._staged_groups)
         for step in steps:
+            if is_quiet and not changing and step.kind not in (CREATED, DELETED):
+                known = self._usual_group(step)
+                if known is not None:
+                    found.append(known)
+                    continue
             group = self._staged_group(self._undamaged(step.log), step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
@@ -244,6 +251,13 @@ class Catalog:
                 check_step(step, exists)
             found.append(group)
         return found
+
+    def _usual_group(self, step: Transition) -> LocalGroup | None:
+        """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
+        log = self.logs.get(step.log)
+        if log is None or log.groups_by_name is None or log.damage is not None:
+            return None
+        return log.groups_by_name.get(step.group)
 
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next commit finds it."""

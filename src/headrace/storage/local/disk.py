@@ -5,7 +5,7 @@ import ctypes
 import errno
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -240,6 +240,16 @@ class ReadOnlyDisk(Disk):
 
     def remove_directory(self, path: Path) -> None:
         raise _read_only(path)
+
+
+@contextlib.contextmanager
+def opened_to_read(disk: Disk, path: Path) -> Iterator[int]:
+    """A file, open for as long as it is read."""
+    fd = disk.open_to_read(path)
+    try:
+        yield fd
+    finally:
+        disk.close(fd)
 
 
 def _read_only(path: Path | None) -> OSError:

@@ -7,7 +7,9 @@ from typing import final
 
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
-from headrace.storage.local.block import EXPIRES, NOT_BEFORE, Block, encode_block
+from headrace.storage.local.block import EXPIRES, NOT_BEFORE, Block
+from headrace.storage.local.block_columns import cut_block
+from headrace.storage.local.block_encoding import encode_block
 
 
 @final
@@ -62,7 +64,7 @@ class EncodedRows(Encoded):
 
     def alone(self) -> EncodedBlock:
         """The same in a block of their own."""
-        rows = self.block.rows(self.start, self.start + self.count, 0)
+        rows = cut_block(self.block, self.start, self.start + self.count, 0)
         return EncodedBlock(rows, self.largest_bytes, self.first_expiry_us)
 
     def sources(self) -> list[Source]:

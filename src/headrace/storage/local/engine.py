@@ -48,6 +48,7 @@ class LocalEngine(Engine):
         disk: Disk | None = None,
     ) -> None:
         """Open or create the directory. Raises Unavailable when it is in use, and Corrupt when it is damaged."""
+        self.keeps_claims = False
         self.staged_bytes = 0
         self._root = root
         self._wake = wake

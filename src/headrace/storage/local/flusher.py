@@ -11,7 +11,9 @@ from threading import Thread
 from typing import Final, final
 
 from headrace.model import Message
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_columns import cut_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, encode_checkpoint
 from headrace.storage.local.disk import Disk, remove_tree
 from headrace.storage.local.journal import Journal
@@ -352,7 +354,7 @@ def _blocks(pieces: list[Piece]) -> Iterator[Block]:
             if rows:
                 yield encode_block(base, rows)
                 rows, size = [], 0
-            yield block.rows(piece.start, piece.start + piece.next - piece.base, piece.base)
+            yield cut_block(block, piece.start, piece.start + piece.next - piece.base, piece.base)
             continue
         if not rows:
             base = piece.base

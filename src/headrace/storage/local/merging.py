@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model import Source
-from headrace.storage.local.block import SOURCE_INDEX, Block, Columns, assemble_block
+from headrace.storage.local.block import SOURCE_INDEX, Block
 from headrace.storage.local.block_arrow import batch_of_block
+from headrace.storage.local.block_columns import Columns, assemble_block
 from headrace.storage.local.column_bytes import bytes_of, first_rows, var_length
 from headrace.storage.local.encoded import EncodedRows
 

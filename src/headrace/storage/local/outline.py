@@ -21,7 +21,7 @@ from headrace.storage.local.segment import HEADER_BYTES, INDEX_MAGIC, TIME_MAGIC
 class Outline:
     """What is known of one segment so far."""
 
-    def __init__(self, path: Path, base: int, log_id: int) -> None:
+    def __init__(self, path: Path, log_id: int) -> None:
         self._path = path
         self.path = str(path)
         self.log_id = log_id

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.model import Message
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.record import Record, Run, check_version, decode_record, encode_record
 
 SUFFIX: Final = ".tails"

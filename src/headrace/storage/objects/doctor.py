@@ -12,7 +12,7 @@ from typing import Any, Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.config.groups import MAIN
 from headrace.errors import Corrupt
-from headrace.storage.group_state import MODE_NAMES, GroupState
+from headrace.storage.group_row import GroupRow, group_row
 from headrace.storage.objects import keys
 from headrace.storage.objects.catalog import Catalog
 from headrace.storage.objects.chunks import Stack
@@ -31,18 +31,6 @@ _LOOKS: Final = 3
 
 Progress = Callable[[int, int], None]
 """Told how many messages have been read, and of how many."""
-
-
-@final
-@dataclass(frozen=True)
-class GroupRow:
-    """One consumer group."""
-
-    name: str
-    mode: str
-    committed: int
-    cursor: int
-    pending: int
 
 
 @final
@@ -126,12 +114,8 @@ def _load(view: View, group: str, clock: Clock) -> list[ObjectLog]:
 
 
 def _row(log: ObjectLog) -> LogRow:
-    groups = [_group_row(name, state) for name, state in sorted(log.groups.items())]
+    groups = [group_row(name, state) for name, state in sorted(log.groups.items())]
     return LogRow(log.name, log.first_offset, log.next_offset, log.size_bytes, groups)
-
-
-def _group_row(name: str, state: GroupState) -> GroupRow:
-    return GroupRow(name, MODE_NAMES[state.mode], state.committed, state.cursor, len(state.pending))
 
 
 def _verify(view: View, group: str, log: ObjectLog, progress: Callable[[int], None]) -> str:

@@ -64,6 +64,7 @@ class ObjectEngine(Engine):
 
         Raises Refused when the URL is wrong, Unavailable when the store cannot be used, Corrupt when it is damaged.
         """
+        self.keeps_claims = True
         self.staged_bytes = 0
         self._settings = settings or ObjectSettings()
         self._wake = wake

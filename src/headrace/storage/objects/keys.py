@@ -177,11 +177,6 @@ def number_of(identifier: int) -> int:
     return identifier & _NUMBER
 
 
-def bucket_of_claim(claim: int) -> int:
-    """The id of the bucket in which the message with this claim id is."""
-    return bucket_id(claim >> 60, claim & _NUMBER)
-
-
 def describe(key: bytes) -> str:
     """A key in words for an operator."""
     return f"record {key[:96].hex(' ', 1)}{'...' if len(key) > 96 else ''}"

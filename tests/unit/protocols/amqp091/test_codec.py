@@ -5,7 +5,8 @@ from pamqp import commands
 
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME, Decoder, DeliverEncoder, RouteRoom, encode_ack
+from headrace.protocols.amqp091.codec import Decoder, RouteRoom
+from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, DeliverEncoder, encode_ack
 from headrace.protocols.amqp091.events import Ack, Hello, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method

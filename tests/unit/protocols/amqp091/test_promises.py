@@ -9,8 +9,8 @@ from headrace.core.definition import declared
 from headrace.errors import Unavailable
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
-from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
+from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.methods import encode_method

@@ -82,4 +82,4 @@ def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> Non
         channel.ack(1, 3, False)
     house.run()
 
-    assert [entry.offset for entry in house.broker.pending("q")] == [2, 3]
+    assert [entry.offset for entry in house.broker.groups.pending("q")] == [2, 3]

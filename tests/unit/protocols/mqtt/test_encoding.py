@@ -7,7 +7,6 @@ from headrace.protocols.mqtt.encoding import (
     PublishEncoder,
     delivered_properties,
     encode_acknowledgement,
-    encode_auth,
     encode_connack,
     encode_disconnect,
     encode_publish,
@@ -17,8 +16,6 @@ from headrace.protocols.mqtt.encoding import (
 from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from headrace.protocols.mqtt.property_list import (
     ASSIGNED_CLIENT_IDENTIFIER,
-    AUTHENTICATION_DATA,
-    AUTHENTICATION_METHOD,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     REASON_STRING,
@@ -28,7 +25,6 @@ from headrace.protocols.mqtt.property_list import (
 from headrace.protocols.mqtt.reasons import (
     BAD_USER_NAME_OR_PASSWORD,
     CLIENT_IDENTIFIER_NOT_VALID,
-    CONTINUE_AUTHENTICATION,
     MALFORMED_PACKET,
     NOT_AUTHORIZED,
     SERVER_UNAVAILABLE,
@@ -103,12 +99,7 @@ def test_a_disconnect() -> None:
     assert encode_disconnect(5, 0x8E, said()) == bytes.fromhex(f"e0 0d 8e {SAID}")
 
 
-def test_auth_and_ping() -> None:
-    properties = PropertyList()
-    properties.texts[AUTHENTICATION_METHOD] = "m"
-    properties.binaries[AUTHENTICATION_DATA] = b"d"
-
-    assert encode_auth(CONTINUE_AUTHENTICATION, properties) == bytes.fromhex("f0 0a 18 08 15 0001 6d 16 0001 64")
+def test_the_answer_to_a_ping() -> None:
     assert bytes.fromhex("d0 00") == PING_RESPONSE
 
 

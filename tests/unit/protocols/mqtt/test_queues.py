@@ -157,7 +157,7 @@ def test_a_client_of_version_3_settles_with_its_acknowledgement() -> None:
     first, second = device.messages(acknowledge=False)
     assert (first.topic, first.payload) == ("$queue/q/images", b"a")
     device.answer(PUBACK, second.number)
-    assert [entry.offset for entry in field.broker.pending("q", "workers")] == [0]
+    assert [entry.offset for entry in field.broker.groups.pending("q", "workers")] == [0]
     device.lose()
     again = field.device("workers-2", 4)
     again.subscribe(("$queue/q", 1))

@@ -13,8 +13,8 @@ from headrace.storage.local.block import (
     SOURCE_INDEX,
     decode_block,
     decode_header,
-    encode_block,
 )
+from headrace.storage.local.block_encoding import encode_block
 from tests.workbench import FULL, PLAIN, all_values, full_message, many, plain
 
 MESSAGES = [*plain(b"a", b"", b"ccc"), full_message(), *plain(b"after")]

@@ -14,8 +14,6 @@ from tests.data_directories import (
     SETTINGS,
     append,
     commit,
-    crashed_directory,
-    filled_directory,
     flip,
     journal_in_use,
     only,
@@ -23,16 +21,6 @@ from tests.data_directories import (
     segments,
     snapshot,
 )
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return filled_directory(tmp_path / "data")
-
-
-@pytest.fixture
-def crashed(tmp_path: Path) -> Path:
-    return crashed_directory(tmp_path / "crashed")
 
 
 def test_a_sound_directory_has_a_row_per_queue_and_no_problems(data: Path) -> None:

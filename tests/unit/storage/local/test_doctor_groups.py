@@ -9,17 +9,11 @@ from headrace.storage.group_state import WORK, GroupState, Pending
 from headrace.storage.local.doctor import examine
 from headrace.storage.local.group_files import encode_pending, encode_progress
 from tests.data_directories import (
-    filled_directory,
     flip,
     only,
     row_of,
     where,
 )
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return filled_directory(tmp_path / "data")
 
 
 def _rewrite_group(root: Path, state: GroupState, seq: int = 1) -> Path:

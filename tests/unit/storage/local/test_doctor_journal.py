@@ -10,8 +10,6 @@ from headrace.storage.local.doctor import examine, plan, repair
 from headrace.storage.local.engine import LocalEngine
 from tests.data_directories import (
     SETTINGS,
-    crashed_directory,
-    filled_directory,
     flip,
     journal_in_use,
     only,
@@ -19,16 +17,6 @@ from tests.data_directories import (
     segments,
     where,
 )
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return filled_directory(tmp_path / "data")
-
-
-@pytest.fixture
-def crashed(tmp_path: Path) -> Path:
-    return crashed_directory(tmp_path / "crashed")
 
 
 def test_a_torn_tail_is_named_where_the_last_whole_commit_ends_and_is_cut(crashed: Path) -> None:

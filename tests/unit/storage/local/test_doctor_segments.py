@@ -13,24 +13,12 @@ from headrace.storage.local.segment import segment_path
 from tests.data_directories import (
     append,
     contents,
-    crashed_directory,
-    filled_directory,
     flip,
     only,
     row_of,
     segments,
     where,
 )
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return filled_directory(tmp_path / "data")
-
-
-@pytest.fixture
-def crashed(tmp_path: Path) -> Path:
-    return crashed_directory(tmp_path / "crashed")
 
 
 def test_a_damaged_block_is_named_with_the_offsets_lost_and_the_rest_is_examined(data: Path) -> None:

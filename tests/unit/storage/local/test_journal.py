@@ -1,6 +1,5 @@
 """The ring of journal files: writing, recycling, and what a reader makes of torn and damaged ends."""
 
-import errno
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,27 +7,16 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.journal import PAGE, Journal, Position, encode_header
 from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
 from headrace.storage.local.record import encode_put, encode_record
+from tests.disks import FullDisk
 from tests.workbench import many
 
 FILE_BYTES = 4 * PAGE
 NOWHERE = Position(0, 0, PAGE)
-
-
-class FullDisk(Disk):
-    """A disk on which no file can grow once it is told to be full."""
-
-    def __init__(self) -> None:
-        self.full = False
-
-    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        if self.full and position + sum(map(len, buffers)) > self.size(fd):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().write(fd, buffers, position)
 
 
 class SyncCountingDisk(Disk):

@@ -1,7 +1,7 @@
 """The local engine from outside: commits, callbacks, waking, and what a disk may do to it."""
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -98,17 +98,6 @@ class FailingDisk(Disk):
         if self.broken:
             raise SyncFailed(errno.EIO, "Input/output error")
         super().sync(fd)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def bench(root: Path) -> Iterator[Bench]:
-    with Bench(root) as bench:
-        yield bench
 
 
 def _append(engine: LocalEngine, done: Callable[[HeadraceError | None], None], *messages: Message) -> Commit:

@@ -1,6 +1,6 @@
 """A log of the local engine: reading it wherever its messages are, truncating it, dropping it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,17 +10,6 @@ from headrace.model import Message
 from headrace.storage.group_state import WORK
 from headrace.storage.local.engine import LocalSettings
 from tests.workbench import Bench, all_values, full_message, many, payloads, plain
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-@pytest.fixture
-def bench(root: Path) -> Iterator[Bench]:
-    with Bench(root) as bench:
-        yield bench
 
 
 def _fill(bench: Bench, rounds: int, log: str = "orders") -> None:

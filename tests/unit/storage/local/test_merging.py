@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from headrace.model import Message, Source
 from headrace.storage.arrow import batch_of_messages
-from headrace.storage.local.block import Block, encode_block
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_columns import cut_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.merging import copy_to_logs, merge_by_log
 
 NAMES = ["a", "b", "c", "d"]
@@ -105,7 +107,7 @@ def test_rows_of_a_block_are_a_block_of_their_own(messages: list[Message], data:
     stop = data.draw(st.integers(start + 1, len(messages)))
     whole = encode_block(10, messages)
 
-    part = whole.rows(start, stop, 77)
+    part = cut_block(whole, start, stop, 77)
 
     assert (part.base, part.count) == (77, stop - start)
     assert part.max_time_us == max(message.timestamp_us for message in messages[start:stop])

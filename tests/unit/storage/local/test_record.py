@@ -17,7 +17,7 @@ from headrace.storage.group_state import (
     STREAM,
     Transition,
 )
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,

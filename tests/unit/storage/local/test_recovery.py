@@ -15,11 +15,6 @@ from tests.workbench import SMALL, Bench, all_values, full_message, many, outcom
 MESSAGES = [full_message(1_000 + at) if at % 7 == 3 else m for at, m in enumerate(many(400, size=60))]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
 def _fill(bench: Bench, rounds: int, log: str = "orders") -> None:
     """Commits of 50 messages of 100 bytes; two of them make the tail large enough to be flushed."""
     for _ in range(rounds):

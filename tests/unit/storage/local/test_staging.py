@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NotFound, PreconditionFailed, Unavailable
-from headrace.storage.local.block import encode_block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.encoded import encoded
 from headrace.storage.local.staging import StagingArea
 from tests.workbench import all_values, full_message, many

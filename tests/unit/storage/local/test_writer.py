@@ -1,29 +1,16 @@
 """The thread that writes the journal: order, failures, and what counts as synced."""
 
-import errno
-from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
 from headrace.clock import ManualClock
-from headrace.storage.local.block import Block, encode_block
-from headrace.storage.local.disk import Disk
+from headrace.storage.local.block import Block
+from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.journal import PAGE, Journal, Position
 from headrace.storage.local.record import encode_put
 from headrace.storage.local.writer import Report, Write, Writer
+from tests.disks import FullDisk
 from tests.workbench import many
-
-
-class FullDisk(Disk):
-    """A disk on which no file can grow once it is told to be full."""
-
-    def __init__(self) -> None:
-        self.full = False
-
-    def write(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
-        if self.full and position + sum(map(len, buffers)) > self.size(fd):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().write(fd, buffers, position)
 
 
 class Desk:

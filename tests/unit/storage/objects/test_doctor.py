@@ -8,9 +8,10 @@ import pytest
 from headrace.errors import HeadraceError, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
+from headrace.storage.group_row import GroupRow
 from headrace.storage.group_state import WORK
 from headrace.storage.objects import keys
-from headrace.storage.objects.doctor import GroupRow, LogRow, examine_store
+from headrace.storage.objects.doctor import LogRow, examine_store
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 
 

@@ -4,7 +4,7 @@
 """
 
 from headrace.storage.local.doctor.examination import examine
-from headrace.storage.local.doctor.findings import GroupRow, JournalRow, Problem, Progress, QueueRow, Report
+from headrace.storage.local.doctor.findings import JournalRow, Problem, Progress, QueueRow, Report
 from headrace.storage.local.doctor.repairs import plan, repair
 
-__all__ = ["GroupRow", "JournalRow", "Problem", "Progress", "QueueRow", "Report", "examine", "plan", "repair"]
+__all__ = ["JournalRow", "Problem", "Progress", "QueueRow", "Report", "examine", "plan", "repair"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from headrace.errors import Corrupt
+from headrace.storage.group_row import GroupRow
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.doctor.repairs import Fingerprint, Repair
 
@@ -25,18 +26,6 @@ class Problem:
     what: str
     remedy: str
     repairable: bool = False
-
-
-@final
-@dataclass(frozen=True)
-class GroupRow:
-    """One consumer group as the next start of the broker will find it."""
-
-    name: str
-    mode: str
-    committed: int
-    cursor: int
-    pending: int
 
 
 @final

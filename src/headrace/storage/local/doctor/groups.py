@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from headrace.errors import Corrupt
-from headrace.storage.group_state import MODE_NAMES, GroupState
+from headrace.storage.group_row import GroupRow, group_row
+from headrace.storage.group_state import GroupState
 from headrace.storage.local import group_files
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.doctor.findings import GroupRow, Problem, problem_of, read_whole
+from headrace.storage.local.doctor.findings import Problem, problem_of, read_whole
 from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state, entry_positions
 from headrace.storage.local.json_file import decode_json
 
@@ -47,10 +48,9 @@ class ExpectedGroup:
         self.problems: list[Problem] = []
 
     def row(self) -> GroupRow:
-        state = self.state
-        if state is None:
-            return GroupRow(self.name, "unreadable", 0, 0, 0)
-        return GroupRow(self.name, MODE_NAMES[state.mode], state.committed, state.cursor, len(state.pending))
+        return (
+            group_row(self.name, self.state) if self.state is not None else GroupRow(self.name, "unreadable", 0, 0, 0)
+        )
 
 
 def read_group(disk: Disk, queue: str, group: ExpectedGroup) -> None:

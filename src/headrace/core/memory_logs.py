@@ -1,0 +1,68 @@
+"""The logs that only memory holds, of all queues of a virtual host: stored at once, and counted. No deliveries."""
+
+from typing import TYPE_CHECKING, final
+
+from headrace.core.turn import Turn
+from headrace.errors import HeadraceError
+from headrace.model import Message
+from headrace.storage.api import Commit
+from headrace.storage.memory import MemoryEngine
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
+    Batch = tuple[Queue, list[Message]]
+
+
+@final
+class MemoryLogs:
+    """What is in them, and how much that is."""
+
+    def __init__(self) -> None:
+        self.engine = MemoryEngine()
+        self.size_bytes = 0
+        self._sizes: dict[Queue, int] = {}
+
+    def store(self, turn: Turn) -> "list[Batch] | None":
+        """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
+        touched = [queue for queue in turn.touched if not queue.durable]
+        for queue in touched:
+            turn.touched.discard(queue)
+            if not queue.deleted:
+                queue.trim(turn)
+        batches: list[Batch] = []
+        for part in (turn.published, turn.moved):
+            for queue in [queue for queue in part if not queue.durable]:
+                messages = part.pop(queue)
+                if part is turn.published:
+                    queue.unstaged(messages)
+                turn.memory.append(queue.log.name, messages)
+                batches.append((queue, messages))
+        if turn.memory.is_empty:
+            return None
+        commit, turn.memory = turn.memory, Commit()
+        self._commit(commit)
+        for queue in {*touched, *[queue for queue, _ in batches]}:
+            if not queue.deleted:
+                size = queue.log.size_bytes
+                self.size_bytes += size - self._sizes.get(queue, 0)
+                self._sizes[queue] = size
+        return batches
+
+    def drop(self, name: str) -> None:
+        commit = Commit()
+        commit.drop(name)
+        self._commit(commit)
+
+    def forget(self, queue: "Queue") -> None:
+        """The queue is gone, and with it what it held."""
+        self.size_bytes -= self._sizes.pop(queue, 0)
+
+    def _commit(self, commit: Commit) -> None:
+        self.engine.commit(commit, _no_error)
+        self.engine.sync()
+
+
+def _no_error(error: HeadraceError | None) -> None:
+    if error is not None:
+        raise error

@@ -1,0 +1,143 @@
+"""Confirms, deliveries and content to bytes. No sockets, no clock, no broker. Other methods go through methods.py."""
+
+import struct
+from typing import Final, final
+
+from headrace.core.topology import key_of
+from headrace.model import Source
+from headrace.protocols.amqp091.fields import encode_shortstr
+from headrace.protocols.amqp091.frames import (
+    ACK_BYTES,
+    BASIC,
+    BASIC_ACK,
+    BASIC_DELIVER,
+    BODY,
+    FRAME_END,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    METHOD,
+)
+from headrace.protocols.amqp091.properties import around_headers, with_headers
+
+_FRAME: Final = struct.Struct(">BHI")
+_ACK_FRAME: Final = struct.Struct(">BHIIQBB")
+_DELIVER_START: Final = struct.Struct(">BHII")
+_HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
+_BODY_FRAME: Final = struct.Struct(">BBHI")
+_END: Final = bytes([FRAME_END])
+_MARKS: Final = (b"\0", b"\1")
+HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
+
+
+def encode_ack(channel: int, tag: int, multiple: bool) -> bytes:
+    """basic.ack to a publisher: confirmed."""
+    return _ACK_FRAME.pack(METHOD, channel, ACK_BYTES, BASIC_ACK, tag, multiple, FRAME_END)
+
+
+@final
+class DeliverEncoder:
+    """Writes basic.deliver and its content for one consumer; what is as it was the last time is not written again."""
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_channel",
+        "_frame_max",
+        "_header",
+        "_middle",
+        "_properties",
+        "_rest",
+        "_size",
+        "_source",
+        "_tag",
+    )
+
+    def __init__(self, channel: int, consumer_tag: str, frame_max: int, header: bytes = b"") -> None:
+        """With a header, name and type as they stand in a table, each delivery carries a number under it."""
+        self._channel = channel
+        self._frame_max = frame_max
+        self._tag = encode_shortstr(consumer_tag)
+        self._header = header
+        self._source: Source | None = None
+        self._before = b""
+        """Up to the delivery tag."""
+        self._after = b""
+        """From behind the mark of a redelivery to the end of the method."""
+        self._properties = b""
+        self._size = -1
+        self._middle = b""
+        """From the mark, of a first delivery, to a body of that size in one frame, or to the number in the header."""
+        self._rest = b""
+        """From behind that number to the body."""
+
+    def encode(
+        self,
+        out: list[bytes],
+        source: Source,
+        delivery_tag: int,
+        redelivered: bool,
+        properties: bytes,
+        body: bytes,
+        number: int = 0,
+    ) -> None:
+        """Add a delivery to what is sent. Its number costs 0.1 us, where a table that is encoded anew took 1.6."""
+        if source is not self._source:
+            self._take_source(source)
+        size = len(body)
+        if redelivered or not 0 < size <= self._frame_max - FRAME_OVERHEAD:
+            self._encode_rare(out, delivery_tag, redelivered, properties, body, number)
+            return
+        if size != self._size or properties != self._properties:
+            self._take_content(properties, size)
+        out.append(self._before)
+        out.append(delivery_tag.to_bytes(8, "big"))
+        out.append(self._middle)
+        if self._header:
+            out.append(number.to_bytes(8, "big"))
+            out.append(self._rest)
+        out.append(body)
+        out.append(_END)
+
+    def _encode_rare(
+        self, out: list[bytes], delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, number: int
+    ) -> None:
+        """One that came before, or that has no body or one of several frames."""
+        if self._header:
+            properties = with_headers(properties, self._header + number.to_bytes(8, "big"))
+        content = encode_content(self._channel, properties, body, self._frame_max)
+        out += (self._before, delivery_tag.to_bytes(8, "big"), _MARKS[redelivered], self._after, content)
+
+    def _take_content(self, properties: bytes, size: int) -> None:
+        """Be ready for first deliveries with these properties and a body of that size."""
+        added = len(self._header) + 8 if self._header else 0
+        before, behind = around_headers(properties, added) if added else (properties, b"")
+        length = 12 + len(before) + added + len(behind)
+        head = _HEADER_FRAME.pack(HEADER, self._channel, length, BASIC, 0, size)
+        piece = behind + _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
+        if self._header:
+            self._rest, piece = piece, self._header
+        self._middle = b"".join((_MARKS[False], self._after, head, before, piece))
+        self._properties, self._size = properties, size
+
+    def _take_source(self, source: Source) -> None:
+        exchange, key = key_of(source)
+        self._after = encode_shortstr(exchange) + encode_shortstr(key) + _END
+        size = 4 + len(self._tag) + 9 + len(self._after) - 1
+        self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+        self._source, self._size = source, -1
+
+
+def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """Content header and body, as they follow basic.return and basic.get-ok."""
+    head = _HEADER_FRAME.pack(HEADER, channel, 12 + len(properties), BASIC, 0, len(body))
+    return b"".join((head, properties, _END, _bodies(channel, body, frame_max)))
+
+
+def _bodies(channel: int, body: bytes, frame_max: int) -> bytes:
+    most = frame_max - FRAME_OVERHEAD
+    parts: list[bytes] = []
+    for at in range(0, len(body), most):
+        piece = body[at : at + most]
+        parts += (_FRAME.pack(BODY, channel, len(piece)), piece, _END)
+    return b"".join(parts)

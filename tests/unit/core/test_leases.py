@@ -1,0 +1,84 @@
+"""Leases behave as a table of who holds what until when, whatever order they end in."""
+
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.delivery import Consumer, Delivery
+from headrace.core.group import Group
+from headrace.core.leases import Leases
+from headrace.model import Message, Source
+
+MESSAGE = Message(Source("orders"), b"", 0)
+CONSUMER = Consumer("ann", lambda deliveries: None)
+NOBODY = cast("Group", None)
+
+offsets = st.integers(0, 30)
+times = st.integers(1, 40)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("give"), st.sets(offsets, min_size=1, max_size=5), times),
+        st.tuples(st.just("renew"), st.sets(offsets, min_size=1, max_size=5), times),
+        st.tuples(st.just("end"), st.sets(offsets, min_size=1, max_size=1), times),
+        st.tuples(st.just("end_all"), st.sets(offsets, min_size=1, max_size=8), times),
+        st.tuples(st.just("ended"), st.just(frozenset[int]()), times),
+        st.tuples(st.just("clear"), st.just(frozenset[int]()), times),
+    ),
+    max_size=60,
+)
+
+
+class Table:
+    """The same as one table that is gone through for every question."""
+
+    def __init__(self) -> None:
+        self.leases = Leases()
+        self.dues: dict[int, int] = {}
+        self.all: list[Delivery] = []
+
+    def give(self, wanted: set[int], due_us: int) -> None:
+        free = sorted(wanted - self.dues.keys())
+        made = [Delivery(NOBODY, CONSUMER, offset, MESSAGE, 1, False) for offset in free]
+        self.leases.give(made, due_us)
+        self.dues.update(dict.fromkeys(free, due_us))
+        self.all += made
+
+    def held(self, wanted: set[int]) -> list[Delivery]:
+        found = [self.leases.get(offset) for offset in sorted(wanted & self.dues.keys())]
+        return [delivery for delivery in found if delivery is not None]
+
+    def forget(self, gone: list[Delivery]) -> None:
+        for delivery in gone:
+            del self.dues[delivery.offset]
+
+    def step(self, kind: str, wanted: set[int], time_us: int) -> None:
+        if kind == "give":
+            self.give(wanted, time_us)
+        elif kind == "renew":
+            renewed = self.held(wanted)
+            self.leases.renew(renewed, time_us)
+            self.dues.update(dict.fromkeys([delivery.offset for delivery in renewed], time_us))
+        elif kind == "end":
+            self.forget([self.leases.end(delivery.offset) for delivery in self.held(wanted)])
+        elif kind == "end_all":
+            self.forget(self.leases.end_all(self.held(wanted), CONSUMER))
+        elif kind == "ended":
+            over = self.leases.ended(time_us)
+            assert [delivery.offset for delivery in over] == sorted(o for o, due in self.dues.items() if due <= time_us)
+            self.forget(over)
+        else:
+            self.leases.clear()
+            self.dues.clear()
+
+
+@given(steps)
+def test_what_is_held_and_when_it_ends_is_as_in_a_table(made: list[tuple[str, set[int], int]]) -> None:
+    table = Table()
+
+    for kind, wanted, time_us in made:
+        table.step(kind, set(wanted), time_us)
+
+        assert {delivery.offset: delivery.due_us for delivery in table.leases} == table.dues
+        assert table.leases.next_end_us() == min(table.dues.values(), default=0)
+        assert {id(each) for each in table.all if each.is_held} == {id(each) for each in table.leases}
