@@ -1,12 +1,14 @@
-"""What `headrace serve` was asked for, and the configuration that follows from it. Nothing is opened here.
+"""What `headrace serve` was asked for, the configuration that follows, and the way into the process that does it.
 
 Part of what the command line loads: it knows no room but the configuration's.
 """
 
 import os
+import pickle
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import NoReturn, final
 
 from headrace.config.configuration import Configuration, Flags, load
 from headrace.core.configured import FILE_QUEUE
@@ -27,3 +29,13 @@ class Launch:
     def read(self) -> Configuration:
         """The configuration as it is now. Raises Refused."""
         return load(FILE_QUEUE, self.file, os.environ, self.flags)
+
+
+def become(launch: Launch) -> NoReturn:
+    """Replace this process by one that serves as it was told, and has loaded nothing else."""
+    reader, writer = os.pipe()
+    os.set_inheritable(reader, True)
+    os.write(writer, pickle.dumps(launch))
+    os.close(writer)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "headrace.serving", str(reader), *sys.argv[1:]])

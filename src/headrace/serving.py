@@ -7,23 +7,12 @@ nobody needs them while it serves. The process id stays the same, so supervisors
 import os
 import pickle
 import sys
-from typing import NoReturn
 
 from headrace.app import serve
 from headrace.engines import OpenEngine, open_engine
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused
 from headrace.exits import EXIT_DISK_FAILED, EXIT_PROBLEMS, EXIT_USAGE
-from headrace.launch import Launch
-
-
-def become(launch: Launch) -> NoReturn:
-    """Replace this process by one that serves as it was told, and has loaded nothing else."""
-    reader, writer = os.pipe()
-    os.set_inheritable(reader, True)
-    os.write(writer, pickle.dumps(launch))
-    os.close(writer)
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "headrace.serving", str(reader), *sys.argv[1:]])
+from headrace.launch import Launch, become
 
 
 def run(launch: Launch, opener: OpenEngine = open_engine) -> int:

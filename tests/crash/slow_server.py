@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from headrace import cli, serving
+from headrace.cli import serve
 from headrace.config.settings import Settings
 from headrace.launch import Launch
 from headrace.storage.api import Engine, Wake
@@ -38,5 +39,5 @@ def _become(launch: Launch) -> None:
 
 
 if __name__ == "__main__":
-    serving.become = _become  # type: ignore[assignment]
+    serve.become = _become  # type: ignore[assignment]
     cli.main()

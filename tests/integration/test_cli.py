@@ -28,6 +28,7 @@ _SMALL = LocalSettings(journal_file_bytes=1 << 16, tail_bytes=1 << 12, segment_b
 _FAILING_DISK = """
 import sys
 from headrace import cli, serving
+from headrace.cli import serve
 from headrace.model import Message, Source
 from headrace.storage.api import Commit
 from headrace.storage.local.disk import Disk, SyncFailed
@@ -44,7 +45,7 @@ def opener(settings, wake):
     engine.commit(commit, lambda error: None)
     return engine
 
-serving.become = lambda launch: sys.exit(serving.run(launch, opener))
+serve.become = lambda launch: sys.exit(serving.run(launch, opener))
 cli.main()
 """
 

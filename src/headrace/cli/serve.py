@@ -5,10 +5,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from headrace import serving
 from headrace.cli.words import examples
 from headrace.config.configuration import Flags
-from headrace.launch import Launch
+from headrace.launch import Launch, become
 
 app: Final = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -95,7 +94,7 @@ def serve(
 
     Flags win over environment variables (HEADRACE_LISTENERS_AMQP, HEADRACE_STORAGE_DATA, ...), and these over the file.
     """
-    serving.become(Launch(config, _flags(context.params), ready_file))
+    become(Launch(config, _flags(context.params), ready_file))
 
 
 def _flags(given: dict[str, Any]) -> Flags:
