@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 
@@ -41,11 +42,16 @@ class Door:
     def __init__(self, port: int, forgetful: bool = False, listener: socket.socket | None = None) -> None:
         self._upstream = port
         self._forgetful = forgetful
+        self._seconds = 0.0
         self._open = threading.Event()
         self._open.set()
         self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def slow_down(self, seconds: float) -> None:
+        """Have everything that is sent to the store wait for so long."""
+        self._seconds = seconds
 
     def shut(self) -> None:
         self._open.clear()
@@ -73,6 +79,7 @@ class Door:
         with contextlib.suppress(OSError), source, target:
             while data := source.recv(1 << 16):
                 self._open.wait()
+                time.sleep(self._seconds if asks else 0)
                 target.sendall(self._altered(data, asks))
 
     def _altered(self, data: bytes, asks: bool) -> bytes:
@@ -108,6 +115,7 @@ class S3:
         self.bucket = bucket or f"bucket-{uuid.uuid4().hex[:12]}"
         requests.put(f"http://127.0.0.1:{port}/{self.bucket}", timeout=30).raise_for_status()
         self.url = f"s3://{self.bucket}/some/prefix"
+        self.slow_down = self._door.slow_down
         self.shut = self._door.shut
         self.open = self._door.open
         self.close = self._door.close

@@ -150,8 +150,10 @@ def test_a_store_that_honours_conditional_writes_is_proven_to_and_nothing_stays_
     prove_fencing(s3.url, SystemClock(), 30_000)
 
 
-def test_a_store_that_ignores_conditional_writes_is_refused(s3_port: int) -> None:
+@pytest.mark.parametrize("seconds", [0, 0.1], ids=["quick", "slow"])
+def test_a_store_that_ignores_conditional_writes_is_refused(s3_port: int, seconds: float) -> None:
     forgetful = S3(s3_port, forgetful=True)
+    forgetful.slow_down(seconds)
 
     with forgetful.here(), pytest.raises(Unavailable, match="does not honour conditional writes"):
         prove_fencing(forgetful.url, SystemClock(), 30_000)

@@ -19,10 +19,8 @@ _MIB: Final = 1 << 20
 _TABLES: Final = 16
 """How many tables there may be that are not merged with others; then writers wait."""
 _COMPACTION: Final[dict[str, object]] = {
-    # One merge at a time, with little read ahead, looked for every second: writers outrun one that looks every five.
-    "compactor_options.poll_interval": "1s",
+    # One merge at a time, with little read ahead.
     "compactor_options.max_concurrent_compactions": 1,
-    "compactor_options.worker.compactions_poll_interval": "1s",
     "compactor_options.worker.max_concurrent_compactions": 1,
     "compactor_options.worker.max_subcompactions": 1,
     "compactor_options.worker.max_fetch_tasks": 2,
@@ -41,6 +39,9 @@ class Tuning(NamedTuple):
     memory_bytes: int = 8 * _MIB
     """How much is written before it is sorted into a table. Twice as much may wait for that; then writers wait."""
     manifest_poll_ms: int = 1000
+    """How often it looks for what others did."""
+    compaction_poll_ms: int = 1000
+    """How often it looks for what to merge, and for others that merge: writers outrun one that looks every 5 s."""
 
 
 @final
@@ -162,6 +163,8 @@ def _settings(location: Location, tuning: Tuning) -> Any:
         "l0_max_ssts": _TABLES,
         "l0_max_ssts_per_key": _TABLES,
         **_COMPACTION,
+        "compactor_options.poll_interval": f"{tuning.compaction_poll_ms}ms",
+        "compactor_options.worker.compactions_poll_interval": f"{tuning.compaction_poll_ms}ms",
         "garbage_collector_options.wal_options": {"interval": "60s", "min_age": "60s", "dry_run": False},
     }
     if location.directory:

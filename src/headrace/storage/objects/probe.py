@@ -19,8 +19,8 @@ def prove_fencing(url: str, clock: Clock, timeout_ms: int) -> None:
     """
     location = Location(url)
     name = f"probe-{uuid4().hex}"
-    # The first must not learn of the second by looking: only its own write may fail.
-    tuning = Tuning(flush_interval_ms=1, timeout_ms=timeout_ms, manifest_poll_ms=_HOUR_MS)
+    # The first must not learn of the second by looking, however long that takes: only its own write may fail.
+    tuning = Tuning(1, timeout_ms, manifest_poll_ms=_HOUR_MS, compaction_poll_ms=_HOUR_MS)
     first = Database(location, name, tuning, clock)
     try:
         second = Database(location, name, tuning, clock)
