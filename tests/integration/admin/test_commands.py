@@ -62,6 +62,14 @@ def test_queues_are_tables_for_people_and_json_for_scripts(run: Run, http: httpx
     assert f"deleted  {name} with 0 messages" in run("queues", "delete", name, "--yes").stdout
 
 
+def test_a_table_in_a_pipe_has_names_whole(run: Run, environment: dict[str, str], name: str) -> None:
+    del environment["COLUMNS"]
+    long = name + "-of-the-third-warehouse" * 5
+    run("queues", "declare", long)
+
+    assert long in run("queues", "list", "--search", name).stdout
+
+
 def test_messages_go_in_and_come_out_as_they_were(run: Run, name: str) -> None:
     run("queues", "declare", name)
     run("publish", name, "-", given="größe\n\n")
