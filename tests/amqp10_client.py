@@ -10,7 +10,7 @@ from headrace.protocols.amqp10.performatives import Attach, Begin, Flow, Open, P
 from headrace.protocols.amqp10.termini import Source, Target
 from headrace.protocols.amqp10.writing import encode_value
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 E = TypeVar("E")
 
 
@@ -65,12 +65,12 @@ class RawClient:
             if isinstance(event, kind):
                 return event
 
-    def all_of(self, kind: type[E], seconds: float = 0.3) -> list[E]:
-        """What comes until it is quiet, of this kind."""
+    def all_of(self, kind: type[E], count: int) -> list[E]:
+        """So many events of this kind, and what else of it comes until it is quiet."""
         found: list[E] = []
         while True:
             try:
-                event = self.next(seconds)
+                event = self.next(_SECONDS if len(found) < count else 0.3)
             except TimeoutError:
                 return found
             if isinstance(event, kind):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,10 +11,17 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 # How long an example takes depends on what else the machine does; pytest's own timeout ends what hangs.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For a pass beside another that tries all examples: "brief" in place of the usual hundred.
+settings.register_profile("brief", settings.get_profile("headrace"), max_examples=30)
 settings.load_profile("headrace")
 
 # In jobs of seconds Java's second compiler and its parallel collector take half of all processor time and give nothing.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Loading and checking Spark's classes takes most of the rest: tests/spark_classes.py makes a file of them to share. A
+# Java that they are not for goes without them; logging is off since it would say so among what it prints.
+if Path(classes := os.environ.get("HEADRACE_SPARK_CLASSES", "")).is_file():
+    JAVA += f" -XX:SharedArchiveFile={classes} -Xlog:disable"
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA)
 
 # Whoever starts tests in the background has Ctrl-C ignored by all they start; some of that is to be ended by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

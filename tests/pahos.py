@@ -11,7 +11,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = SECONDS) -> None:

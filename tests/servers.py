@@ -152,18 +152,19 @@ def _ports(**ports: int) -> list[str]:
     return [word for name, port in ports.items() for word in (f"--{name}", str(port))]
 
 
-def drain(channel: BlockingChannel, queue: str, count: int, seconds: float = 10.0) -> list[bytes]:
-    """The bodies of so many messages, acknowledged; fewer when they do not come in time."""
+def drain(channel: BlockingChannel, queue: str, count: int, quiet: float = 0.0) -> list[bytes]:
+    """The bodies of so many messages, acknowledged; fewer when they do not come in time.
+
+    With `quiet` also of those that nobody counts on: what comes until nothing did for so many seconds.
+    """
     bodies: list[bytes] = []
-    if not count:
-        return bodies
-    for method, _, body in channel.consume(queue, inactivity_timeout=seconds):
+    while len(bodies) < count or quiet:
+        waited = _DEADLINE_SECONDS if len(bodies) < count else quiet
+        method, _, body = next(channel.consume(queue, inactivity_timeout=waited))
         if method is None:
             break
         assert body is not None
         bodies.append(body)
         channel.basic_ack(method.delivery_tag)
-        if len(bodies) == count:
-            break
     channel.cancel()
     return bodies

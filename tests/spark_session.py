@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.scratch import make_scratch
+from headrace.spark.pipelines.session import configure_logging
 from tests.stores import environment_of, within
 
 _LOGGING = """\
@@ -26,11 +27,10 @@ def store_listener() -> socket.socket:
 def session() -> SparkSession:
     """A local session with two cores, without a UI, as quiet as it gets."""
     home = make_scratch()
-    (home / "log4j2.properties").write_text(_LOGGING)
+    configure_logging(home, _LOGGING)
     ensure_java()
     ensure_python(home)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_CONF_DIR"] = str(home)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -26,7 +26,7 @@ from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from tests.servers import Server
 
-SECONDS = 20.0
+SECONDS = 60.0
 ADDRESS = "$queue/"
 
 

@@ -25,7 +25,7 @@ from headrace.storage.api import Done, Engine
 from headrace.storage.memory import MemoryEngine
 from headrace.threads import Threads
 
-_SECONDS = 20.0
+_SECONDS = 60.0
 _TICK_SECONDS = 0.02
 Value = TypeVar("Value")
 

@@ -1,14 +1,14 @@
 """kill -9 of a real server under confirmed publishing from several connections: nothing confirmed is missing."""
 
 import threading
-import time
 from pathlib import Path
 
 import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from tests.servers import Server
+from tests.servers import Server, drain
+from tests.waiting import eventually
 
 _PUBLISHERS = 4
 _QUEUE = "survivors"
@@ -55,12 +55,11 @@ def test_nothing_confirmed_is_missing_after_kill_9_and_order_is_kept(server: Ser
             publishers = [_Publisher(server.port, round_number * 10 + number) for number in range(_PUBLISHERS)]
             for publisher in publishers:
                 publisher.start()
-            deadline = time.monotonic() + 20
-            while any([len(publisher.confirmed) < 50 for publisher in publishers]) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            for publisher in publishers:
+                eventually(lambda publisher=publisher: len(publisher.confirmed) >= 50)  # type: ignore[misc]
             server.kill()
             for number, publisher in enumerate(publishers):
-                publisher.join(20)
+                publisher.join()
                 confirmed[round_number * 10 + number] = len(publisher.confirmed)
             server.start()
 
@@ -82,10 +81,7 @@ def _check(found: dict[int, list[int]], confirmed: dict[int, int]) -> None:
 def _all_of(server: Server, queue: str) -> dict[int, list[int]]:
     channel = server.connect().channel()
     found: dict[int, list[int]] = {}
-    for method, _, body in channel.consume(queue, inactivity_timeout=2):
-        if method is None:
-            break
+    for body in drain(channel, queue, channel.queue_declare(queue, passive=True).method.message_count):
         publisher, _, number = body.partition(b":")
         found.setdefault(int(publisher), []).append(int(number))
-        channel.basic_ack(method.delivery_tag)
     return found

@@ -9,9 +9,11 @@ from proton import ConnectionException, Message, ProtonException
 from proton.utils import BlockingConnection
 
 from tests.servers import Server
+from tests.waiting import eventually
 
 _SENDERS = 3
 _QUEUE = "survivors"
+_SECONDS = 60
 
 
 class _Sender(threading.Thread):
@@ -25,13 +27,16 @@ class _Sender(threading.Thread):
 
     def run(self) -> None:
         try:
-            connection = BlockingConnection(f"127.0.0.1:{self._port}", timeout=10)
+            connection = BlockingConnection(f"127.0.0.1:{self._port}", timeout=_SECONDS)
             sender = connection.create_sender(f"/queues/{_QUEUE}")
             while True:
                 sender.send(Message(body=f"{self._number}:{len(self.accepted)}", durable=True))
                 self.accepted.append(len(self.accepted))
         except (ProtonException, ConnectionException, OSError):
             return  # the server was killed
+
+    def wait_for(self, count: int) -> None:
+        eventually(lambda: len(self.accepted) >= count)
 
 
 @pytest.fixture
@@ -46,19 +51,20 @@ def test_what_was_accepted_is_there_and_what_was_not_settled_comes_again(server:
         senders = [_Sender(server.port, number) for number in range(_SENDERS)]
         for sender in senders:
             sender.start()
-        deadline = time.monotonic() + 20
-        while any([len(sender.accepted) < 40 for sender in senders]) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        receiving = BlockingConnection(f"127.0.0.1:{server.port}", timeout=10)
+        for sender in senders:
+            sender.wait_for(40)
+        receiving = BlockingConnection(f"127.0.0.1:{server.port}", timeout=_SECONDS)
         receiver = receiving.create_receiver(f"/queues/{_QUEUE}", credit=30)
-        held = [receiver.receive(timeout=10).body for _ in range(30)]
+        held = [receiver.receive(timeout=_SECONDS).body for _ in range(30)]
         for _ in range(10):
             receiver.accept()  # the oldest ten
         receiving.create_sender(f"/queues/{_QUEUE}")  # a round trip: the server has heard it
-        time.sleep(1.2)  # a settlement is safe within a second
+        time.sleep(1.2)  # a settlement is safe within a second, of the server's own
+        for sender in senders:
+            sender.wait_for(len(sender.accepted) + 2)
         server.kill()
         for sender in senders:
-            sender.join(20)
+            sender.join()
         server.start()
 
         found = _drained(server)
@@ -75,17 +81,14 @@ def test_what_was_accepted_is_there_and_what_was_not_settled_comes_again(server:
 
 def _drained(server: Server) -> dict[str, int]:
     """All messages and how often each was delivered before."""
-    connection = BlockingConnection(f"127.0.0.1:{server.port}", timeout=10)
-    receiver = connection.create_receiver(f"/queues/{_QUEUE}", credit=100)
     waiting = server.connect().channel().queue_declare(_QUEUE, passive=True).method.message_count
+    connection = BlockingConnection(f"127.0.0.1:{server.port}", timeout=_SECONDS)
+    receiver = connection.create_receiver(f"/queues/{_QUEUE}", credit=100)
     found: dict[str, int] = {}
-    while True:
-        try:
-            message = receiver.receive(timeout=2)
-        except ProtonException:
-            break
+    for _ in range(waiting):
+        message = receiver.receive(timeout=_SECONDS)
         found[message.body] = message.delivery_count
         receiver.accept()
-    assert len(found) >= waiting
+    assert len(found) == waiting, "nothing comes twice"
     connection.close()
     return found

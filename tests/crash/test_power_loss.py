@@ -74,7 +74,7 @@ def test_segments_are_removed_once_the_truncation_is_on_the_disk(tmp_path: Path)
     engine.commit(truncate, lambda error: None, durable=False)
 
     while not disk.removed.is_set():  # the sync comes within a second, by itself
-        assert woken.wait(10)
+        assert woken.wait(60)
         woken.clear()
         engine.poll()
 

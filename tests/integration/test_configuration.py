@@ -19,7 +19,7 @@ import pytest
 from headrace.storage.local.engine import LocalEngine
 from tests.servers import Server, drain
 
-_DEADLINE_SECONDS = 20.0
+_DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.servers import Server, serving
 
 # paho leaves the socket of a handshake that failed to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-SECONDS = 20.0
+SECONDS = 60.0
 PORTS = ("amqps", "mqtts", "https")
 
 

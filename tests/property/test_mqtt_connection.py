@@ -139,7 +139,7 @@ class _World:
             device.connection.silent()
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(st.lists(st.tuples(st.integers(0, 1), _steps), max_size=40))
 def test_any_packets_in_any_order_are_answered_or_refused(steps: list[tuple[int, tuple[Any, ...]]]) -> None:
     world = _World()

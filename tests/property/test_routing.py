@@ -212,7 +212,7 @@ def naive_route(exchanges: Exchanges, start: str, keys: list[str], headers: Mapp
 MESSAGES = st.lists(st.tuples(KEYS, HEADERS), min_size=1, max_size=3)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(CHANGES, max_size=25), MESSAGES)
 def test_no_change_of_topology_leaves_an_old_route_in_the_cache(
     changes: list[tuple[str, object]], messages: list[tuple[str, dict[str, object]]]
@@ -228,7 +228,7 @@ def test_no_change_of_topology_leaves_an_old_route_in_the_cache(
                 assert set(route) == set(fresh.route(exchange.name, key, headers))
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(CHANGES, max_size=25), MESSAGES, st.lists(KEYS, max_size=2))
 def test_a_route_is_what_scanning_all_bindings_finds(
     changes: list[tuple[str, object]], messages: list[tuple[str, dict[str, object]]], extra_keys: list[str]

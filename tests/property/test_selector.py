@@ -296,7 +296,7 @@ def holds(expression: object, row: tuple[Fields, Headers]) -> bool | None:
 # The laws.
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings().max_examples)
 @given(conditions, fields, headers)
 def test_a_selector_matches_exactly_when_a_naive_evaluator_says_true(
     condition: Expression, some_fields: Fields, some_headers: Headers
@@ -308,7 +308,7 @@ def test_a_selector_matches_exactly_when_a_naive_evaluator_says_true(
     assert parse(f"NOT {spelled(condition)}").matches(row) is (expected is False)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(conditions, fields, headers)
 def test_canonical_text_has_the_same_meaning(condition: Expression, some_fields: Fields, some_headers: Headers) -> None:
     selector = parse(spelled(condition))
@@ -324,7 +324,7 @@ def test_canonical_text_has_the_same_meaning(condition: Expression, some_fields:
 WORDS = "a topic headers 5 1.5 0x 'x' \"y\" ( ) , . [ ] + - * / = <> < AND OR NOT IN LIKE ESCAPE BETWEEN IS NULL"
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=15 * settings().max_examples)
 @given(
     st.one_of(
         st.text(max_size=40),

@@ -42,7 +42,7 @@ def test_what_is_said_about_a_message_reaches_its_consumer(server: Server, http:
 
     assert http.post("/publish", json=body).status_code == 200
 
-    method, properties, payload = next(channel.consume(name, inactivity_timeout=10))
+    method, properties, payload = next(channel.consume(name, inactivity_timeout=60))
     assert payload == "grün".encode()
     assert properties is not None
     assert (properties.content_type, properties.correlation_id, properties.reply_to) == ("text/plain", "c1", "answers")

@@ -28,7 +28,7 @@ def test_aio_pika_publishes_with_confirms_and_consumes_in_order(server: Server, 
                 ]
             )
             got: list[int] = []
-            async with queue.iterator(timeout=10) as messages:
+            async with queue.iterator(timeout=60) as messages:
                 async for message in messages:
                     async with message.process():
                         got.append(int(message.body))
@@ -102,9 +102,9 @@ def test_aio_pika_uses_hundreds_of_channels_at_once(server: Server, name: str) -
         channel = await connection.channel()
         queue = await channel.declare_queue(exclusive=True)
         await channel.default_exchange.publish(aio_pika.Message(b"%d" % number), queue.name)
-        message = await queue.get(timeout=10, fail=False)
+        message = await queue.get(timeout=60, fail=False)
         while message is None:
-            message = await queue.get(timeout=10, fail=False)
+            message = await queue.get(timeout=60, fail=False)
         await message.ack()
         return message.body
 
@@ -138,7 +138,7 @@ def test_pikas_asyncio_adapter_gets_confirms_with_multiple(server: Server, name:
             pika.ConnectionParameters("127.0.0.1", server.port),
             on_open_callback=lambda opened: opened.channel(on_open_callback=on_channel),
         )
-        result = await asyncio.wait_for(done, 10)
+        result = await asyncio.wait_for(done, 60)
         closed = asyncio.Event()
         connection.add_on_close_callback(lambda *arguments: closed.set())
         connection.close()

@@ -16,7 +16,7 @@ from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import FailingDisk
 from tests.towns import Town
 
-_SECONDS = 30.0
+_SECONDS = 60.0
 _BODY = b"x" * 50_000
 
 

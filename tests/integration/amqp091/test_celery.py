@@ -122,7 +122,7 @@ def test_kombus_simple_queue_puts_and_gets(server: Server, name: str) -> None:
     with Connection(server.url) as connection:  # type: ignore[no-untyped-call]
         queue = connection.SimpleQueue(name)
         queue.put({"hello": ["world", 1]})
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=60)
         assert message.payload == {"hello": ["world", 1]}
         message.ack()
         queue.close()

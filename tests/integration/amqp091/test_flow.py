@@ -1,6 +1,7 @@
 """Prefetch, priorities, single active consumers, channel.flow, and publishers that must wait."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import pika
@@ -16,6 +17,8 @@ from headrace.storage.memory import MemoryEngine
 from tests.doors import doors_to
 from tests.servers import Server
 
+_SECONDS = 60.0
+
 
 class _Inbox:
     """What one consumer got."""
@@ -30,9 +33,14 @@ class _Inbox:
         self.tags.append(method.delivery_tag)
         self.bodies.append(body)
 
-    def settle(self, seconds: float = 0.3) -> None:
-        """Let everything arrive that is on its way."""
-        self.channel.connection.process_data_events(seconds)
+
+def _settle(count: int, *inboxes: _Inbox) -> None:
+    """Let so many messages arrive, and whatever else is on its way."""
+    connection = inboxes[0].channel.connection
+    deadline = time.monotonic() + _SECONDS
+    while sum(len(inbox.bodies) for inbox in inboxes) < count and time.monotonic() < deadline:
+        connection.process_data_events(1)
+    connection.sleep(0.3)
 
 
 def _publish(channel: BlockingChannel, queue: str, count: int) -> None:
@@ -46,11 +54,11 @@ def test_prefetch_bounds_each_consumer(channel: BlockingChannel, name: str) -> N
     channel.basic_qos(prefetch_count=2)
     first, second = _Inbox(channel, name), _Inbox(channel, name)
     _publish(channel.connection.channel(), name, 10)
-    first.settle()
+    _settle(4, first, second)
     assert (len(first.bodies), len(second.bodies)) == (2, 2)
 
     channel.basic_ack(first.tags[0])
-    first.settle()
+    _settle(5, first, second)
     assert (len(first.bodies), len(second.bodies)) == (3, 2)
 
 
@@ -60,11 +68,11 @@ def test_global_prefetch_bounds_all_consumers_of_a_channel(channel: BlockingChan
     channel.basic_qos(prefetch_count=3, global_qos=True)
     after = _Inbox(channel, name)
     _publish(channel.connection.channel(), name, 10)
-    before.settle()
+    _settle(3, before, after)
     assert len(before.bodies) + len(after.bodies) == 3
 
     channel.basic_ack(0, multiple=True)
-    before.settle()
+    _settle(6, before, after)
     assert len(before.bodies) + len(after.bodies) == 6
 
 
@@ -74,7 +82,7 @@ def test_consumers_of_higher_priority_come_first(channel: BlockingChannel, name:
     low = _Inbox(channel, name)
     high = _Inbox(channel, name, arguments={"x-priority": 10})
     _publish(channel.connection.channel(), name, 3)
-    low.settle()
+    _settle(3, low, high)
 
     assert high.bodies == [b"0", b"1"]
     assert low.bodies == [b"2"]
@@ -85,10 +93,10 @@ def test_a_single_active_consumer_is_followed_by_the_next(channel: BlockingChann
     first, second = _Inbox(channel, name, auto_ack=True), _Inbox(channel, name, auto_ack=True)
     other = channel.connection.channel()
     _publish(other, name, 2)
-    first.settle()
+    _settle(2, first, second)
     channel.basic_cancel(first.consumer_tag)
     other.basic_publish("", name, b"next")
-    second.settle()
+    _settle(3, first, second)
 
     assert (first.bodies, second.bodies) == ([b"0", b"1"], [b"next"])
 
@@ -98,11 +106,11 @@ def test_channel_flow_stops_deliveries_and_lets_them_go_on(channel: BlockingChan
     inbox = _Inbox(channel, name, auto_ack=True)
     assert channel.flow(False) is False
     _publish(channel.connection.channel(), name, 2)
-    inbox.settle()
+    _settle(0, inbox)
     assert inbox.bodies == []
 
     assert channel.flow(True) is True
-    inbox.settle()
+    _settle(2, inbox)
     assert inbox.bodies == [b"0", b"1"]
 
 
@@ -141,11 +149,13 @@ def _blocked(port: int, name: str, loop: asyncio.AbstractEventLoop, broker: Brok
     channel.queue_declare(name)
     channel.basic_publish("", name, b"x")
     channel.queue_declare(name, passive=True)
-    for blocked in (True, False):
+    for count, blocked in enumerate((True, False), start=1):
         for tell in list(broker.on_flow.values()):
             loop.call_soon_threadsafe(tell, blocked)
-        for connection in connections:
-            connection.process_data_events(0.2)
+        deadline = time.monotonic() + _SECONDS
+        while len(told[0]) < count and time.monotonic() < deadline:
+            connections[0].process_data_events(1)
+        connections[1].sleep(0.2)
     for connection in connections:
         connection.close()
     return told
@@ -158,9 +168,6 @@ def test_a_consumer_without_prefetch_gets_everything(server: Server, name: str, 
     for number in range(count):
         channel.basic_publish("", name, b"%d" % number)
     inbox = _Inbox(channel, name, auto_ack=True)
-    for _ in range(100):
-        inbox.settle(0.1)
-        if len(inbox.bodies) == count:
-            break
+    _settle(count, inbox)
 
     assert inbox.bodies == [b"%d" % number for number in range(count)]

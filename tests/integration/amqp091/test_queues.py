@@ -10,7 +10,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, Nac
 
 from tests.servers import Server, drain
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 
 
 def _code_of(call: Callable[[], object]) -> int:
@@ -255,7 +255,7 @@ def test_consumers_are_told_when_their_queue_goes(server: Server, channel: Block
     tag = channel.basic_consume(name, lambda *arguments: None)
 
     server.connect().channel().queue_delete(name)
-    channel.connection.process_data_events(1)
+    channel.connection.process_data_events(_SECONDS)
 
     assert cancelled == [tag]
 

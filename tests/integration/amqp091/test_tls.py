@@ -28,7 +28,7 @@ from tests.certificates import Authority, asking_for_certificates, encrypt
 from tests.doors import doors_to
 from tests.servers import Server, serving
 
-_TIMEOUT = 20.0
+_TIMEOUT = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,13 @@
 """RabbitMQ's tutorials, as its users first meet them, with pika's blocking connection."""
 
+import time
+
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.servers import Server, drain
+
+_SECONDS = 60.0
 
 
 def test_1_hello_world(server: Server, channel: BlockingChannel, name: str) -> None:
@@ -95,11 +99,10 @@ def test_6_rpc(server: Server, name: str) -> None:
             reply_queue, lambda ch, method, props, body: answers.append((props.correlation_id, body)), auto_ack=True
         )
         channel.basic_publish("", name, b"12", pika.BasicProperties(reply_to=reply_queue, correlation_id="c-1"))
-        for _ in range(100):
+        deadline = time.monotonic() + _SECONDS
+        while not answers and time.monotonic() < deadline:
             serving.process_data_events(0.02)
             client.process_data_events(0.02)
-            if answers:
-                break
         channel.basic_cancel(tag)
         return answers
 
@@ -133,7 +136,9 @@ def test_8_streams(server: Server, channel: BlockingChannel, name: str) -> None:
 
     def read(offset: object, count: int) -> list[tuple[int, bytes]]:
         got: list[tuple[int, bytes]] = []
-        for method, props, body in channel.consume(name, arguments={"x-stream-offset": offset}, inactivity_timeout=5):
+        for method, props, body in channel.consume(
+            name, arguments={"x-stream-offset": offset}, inactivity_timeout=_SECONDS
+        ):
             if method is None or props is None or body is None:
                 break
             got.append((props.headers["x-stream-offset"], body))
@@ -150,8 +155,7 @@ def test_8_streams(server: Server, channel: BlockingChannel, name: str) -> None:
 
 
 def _wait(connection: pika.BlockingConnection, is_done: object) -> None:
-    for _ in range(200):
-        if is_done():  # type: ignore[operator]
-            return
+    deadline = time.monotonic() + _SECONDS
+    while not is_done():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen"
         connection.process_data_events(0.05)
-    raise AssertionError("it did not happen")

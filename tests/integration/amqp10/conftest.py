@@ -29,7 +29,7 @@ def channel(server: Server) -> BlockingChannel:
 
 @pytest.fixture
 def connection(server: Server) -> Iterator[BlockingConnection]:
-    opened = BlockingConnection(f"127.0.0.1:{server.port}", user="guest", password="guest", timeout=10)
+    opened = BlockingConnection(f"127.0.0.1:{server.port}", user="guest", password="guest", timeout=60)
     yield opened
     opened.close()
 

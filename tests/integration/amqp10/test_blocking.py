@@ -34,7 +34,7 @@ class _Capability(LinkOption):
 def _all(receiver: BlockingReceiver, count: int) -> list[object]:
     bodies: list[object] = []
     for _ in range(count):
-        message = receiver.receive(timeout=10)  # its body's memory is gone with it
+        message = receiver.receive(timeout=60)  # its body's memory is gone with it
         bodies.append(bytes(message.body) if isinstance(message.body, memoryview) else message.body)
         receiver.accept()
     return bodies
@@ -44,7 +44,7 @@ def _is_empty(connection: BlockingConnection, address: str) -> bool:
     receiver = connection.create_receiver(address, credit=1)
     try:
         receiver.link.drain(1)
-        connection.wait(lambda: receiver.link.credit == 0, timeout=10)
+        connection.wait(lambda: receiver.link.credit == 0, timeout=60)
         return receiver.fetcher is None or not receiver.fetcher.has_message
     finally:
         receiver.close()
@@ -82,7 +82,7 @@ def test_a_message_arrives_with_every_section_it_was_sent_with(connection: Block
     )
     connection.create_sender(queue).send(sent)
 
-    received = connection.create_receiver(queue).receive(timeout=10)
+    received = connection.create_receiver(queue).receive(timeout=60)
 
     assert received.encode() == sent.encode()
 
@@ -92,7 +92,7 @@ def test_a_message_of_any_size_arrives_whole(connection: BlockingConnection, que
     body = bytes(range(256)) * (size // 256 + 1)
     connection.create_sender(queue).send(Message(body=body[:size], inferred=True))
 
-    received = connection.create_receiver(queue).receive(timeout=10)
+    received = connection.create_receiver(queue).receive(timeout=60)
 
     assert bytes(received.body) == body[:size]
 
@@ -108,7 +108,7 @@ def test_outcomes_settle_as_they_say(connection: BlockingConnection, channel: Bl
 
     got = {}
     for _ in range(5):
-        message = receiver.receive(timeout=10)
+        message = receiver.receive(timeout=60)
         got[message.body] = receiver.fetcher.unsettled[-1]
     receiver.settle(Delivery.ACCEPTED)  # in order: the oldest first
     receiver.settle(Delivery.REJECTED)
@@ -122,10 +122,10 @@ def test_outcomes_settle_as_they_say(connection: BlockingConnection, channel: Bl
     receiver.settle(Delivery.MODIFIED)
     receiver.flow(2)
 
-    again = [receiver.receive(timeout=10) for _ in range(2)]
+    again = [receiver.receive(timeout=60) for _ in range(2)]
     assert {(message.body, message.delivery_count) for message in again} == {("released", 0), ("modified", 1)}
     letters = connection.create_receiver(name + ".dead", credit=2)
-    found = {message.body: message for message in (letters.receive(timeout=10) for _ in range(2))}
+    found = {message.body: message for message in (letters.receive(timeout=60) for _ in range(2))}
     assert set(found) == {"rejected", "undeliverable"}
     assert found["undeliverable"].annotations["x-why"] == "broken"
     assert found["rejected"].annotations["x-first-death-queue"] == name
@@ -137,7 +137,7 @@ def test_settled_messages_are_gone_once_sent(
     connection.create_sender(queue, options=AtLeastOnce()).send(Message(body="one"))
     receiver = connection.create_receiver(queue, options=AtMostOnce())
 
-    assert receiver.receive(timeout=10).body == "one"
+    assert receiver.receive(timeout=60).body == "one"
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
     receiver.close()
     assert _is_empty(connection, queue)
@@ -147,11 +147,11 @@ def test_what_was_not_settled_is_delivered_again_when_the_connection_is_gone(
     server: Server, connection: BlockingConnection, queue: str
 ) -> None:
     connection.create_sender(queue).send(Message(body="again"))
-    other = BlockingConnection(f"127.0.0.1:{server.port}", timeout=10)
-    assert other.create_receiver(queue).receive(timeout=10).delivery_count == 0
+    other = BlockingConnection(f"127.0.0.1:{server.port}", timeout=60)
+    assert other.create_receiver(queue).receive(timeout=60).delivery_count == 0
     other.close()
 
-    again = connection.create_receiver(queue).receive(timeout=10)
+    again = connection.create_receiver(queue).receive(timeout=60)
 
     assert (again.body, again.delivery_count) == ("again", 1)
 
@@ -179,7 +179,7 @@ def test_an_address_of_no_known_form_is_refused_with_those_that_are(
 def test_the_capability_queue_makes_a_queue(connection: BlockingConnection, name: str) -> None:
     connection.create_sender(name, options=_Capability("queue")).send(Message(body="made"))
 
-    assert connection.create_receiver(name).receive(timeout=10).body == "made"
+    assert connection.create_receiver(name).receive(timeout=60).body == "made"
 
 
 def test_a_sender_without_an_address_sends_where_each_message_says(
@@ -212,7 +212,7 @@ def test_queue_addresses_reach_queues_and_their_filters(connection: BlockingConn
     sender.send(Message(body="eu", subject="eu/fr"))
     sender.send(Message(body="us", subject="us/ny"))
 
-    message = only_eu.receive(timeout=10)
+    message = only_eu.receive(timeout=60)
     assert message.body == "eu"
     assert message.properties["group-id"] == "eu@eu/#"
     assert message.properties["queue"] == name
@@ -247,18 +247,18 @@ def test_a_durable_subscription_gets_what_came_while_it_was_away(server: Server,
     def with_id() -> BlockingConnection:
         container = Container()
         container.container_id = name
-        return BlockingConnection(f"127.0.0.1:{server.port}", timeout=10, container=container)
+        return BlockingConnection(f"127.0.0.1:{server.port}", timeout=60, container=container)
 
     away = with_id()
     receiver = away.create_receiver("news/today", name="subscription", options=_Durable())
     receiver.detach()
     away.close()
-    publisher = BlockingConnection(f"127.0.0.1:{server.port}", timeout=10)
+    publisher = BlockingConnection(f"127.0.0.1:{server.port}", timeout=60)
     publisher.create_sender("news/today").send(Message(body="while away"))
     back = with_id()
     receiver = back.create_receiver("news/today", name="subscription", options=_Durable())
 
-    assert receiver.receive(timeout=10).body == "while away"
+    assert receiver.receive(timeout=60).body == "while away"
     receiver.accept()
     receiver.close()
     with pytest.raises(LinkDetached, match="not-found"):
@@ -273,13 +273,13 @@ def test_a_request_is_answered_through_a_dynamic_node(
     replies = connection.create_receiver(None, dynamic=True)
     address = replies.link.remote_source.address
     connection.create_sender(queue).send(Message(body="ping", reply_to=address, correlation_id="1"))
-    other = BlockingConnection(f"127.0.0.1:{server.port}", timeout=10)
-    request = other.create_receiver(queue).receive(timeout=10)
+    other = BlockingConnection(f"127.0.0.1:{server.port}", timeout=60)
+    request = other.create_receiver(queue).receive(timeout=60)
     other.create_sender(None).send(
         Message(body="pong", address=request.reply_to, correlation_id=request.correlation_id)
     )
 
-    reply = replies.receive(timeout=10)
+    reply = replies.receive(timeout=60)
 
     assert (reply.body, reply.correlation_id) == ("pong", "1")
     other.close()
@@ -319,13 +319,13 @@ def test_a_stream_is_read_from_where_the_filter_says(
 
     assert _all(connection.create_receiver(f"/queues/{name}", credit=5, options=_from("first")), 5) == [0, 1, 2, 3, 4]
     third = connection.create_receiver(f"/queues/{name}", name="third", credit=5, options=_from(ulong(3)))
-    message = third.receive(timeout=10)
+    message = third.receive(timeout=60)
     assert (message.body, message.annotations["x-stream-offset"]) == (3, 3)
     named = _Properties(consumer_group="readers", cursor="earliest")
     assert _all(connection.create_receiver(name, credit=5, name="named", options=named), 2) == [0, 1]
     new = connection.create_receiver(f"/queues/{name}", name="new", credit=5, options=_from("next"))
     sender.send(Message(body="new"))
-    assert new.receive(timeout=10).body == "new"
+    assert new.receive(timeout=60).body == "new"
 
 
 # -- other protocols -------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ def test_properties_of_0_9_1_arrive_as_those_of_1_0(
     )
     channel.basic_publish("", queue, b"body", properties)
 
-    message = connection.create_receiver(queue).receive(timeout=10)
+    message = connection.create_receiver(queue).receive(timeout=60)
 
     assert bytes(message.body) == b"body"
     assert (message.content_type, message.content_encoding) == ("text/plain", "utf-8")
@@ -400,7 +400,7 @@ def test_a_deleted_queue_detaches_its_receivers(
     channel.queue_delete(queue)
 
     with pytest.raises(LinkDetached) as caught:
-        receiver.receive(timeout=10)
+        receiver.receive(timeout=60)
     assert caught.value.condition == "amqp:resource-deleted"
 
 

@@ -1,6 +1,7 @@
 """AMQP 1.0 frame by frame: windows, pieces, settlement modes, resumed links, limits and errors that libraries hide."""
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -52,11 +53,11 @@ def test_no_more_is_sent_than_the_window_has_room_for(connect: Connect, channel:
     client = connect()
     client.begin(incoming_window=2)
     client.send(receiver("r", queue), credit(0, 100, incoming_window=2))
-    first = client.all_of(Transfer)
+    first = client.all_of(Transfer, 2)
     client.send(credit(0, 100, next_incoming_id=2, incoming_window=3))
-    second = client.all_of(Transfer)
+    second = client.all_of(Transfer, 3)
     client.send(credit(0, 100, next_incoming_id=5, incoming_window=100))
-    third = client.all_of(Transfer)
+    third = client.all_of(Transfer, 5)
 
     assert [len(first), len(second), len(third)] == [2, 3, 5]
     assert [piece.id for piece in first + second + third] == list(range(10))
@@ -69,7 +70,7 @@ def test_a_message_larger_than_the_window_goes_on_when_there_is_room(
     client = connect(max_frame_size=512)
     client.begin(incoming_window=1)
     client.send(receiver("r", queue), credit(0, 5, incoming_window=1))
-    pieces = client.all_of(Transfer)
+    pieces = client.all_of(Transfer, 1)
     while pieces[-1].more:
         client.send(credit(0, 5, next_incoming_id=len(pieces), incoming_window=1))
         pieces.append(client.expect(Transfer))
@@ -169,7 +170,7 @@ def test_a_sender_that_settles_last_hears_first(connect: Connect, channel: Block
     told = again.expect(Disposition)
     assert (told.first, told.settled, type(told.state)) == (0, False, Accepted)
     again.send(Disposition(0, False, 0, 0, True, ACCEPTED))
-    assert drain(channel, queue, 2, 1) == [b"x"]
+    assert drain(channel, queue, 1, quiet=1) == [b"x"]
 
 
 def _second(attach: Attach, policy: str = "never") -> Attach:
@@ -255,7 +256,7 @@ def test_a_list_of_what_is_unsettled_need_not_be_complete(
     client.send(Detach(0, True))
     client.expect(Detach)
 
-    assert drain(channel, queue, 1, 0.5) == []
+    assert drain(channel, queue, 0, quiet=0.5) == []
 
 
 # -- deliveries that go out ------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def test_settled_without_a_state_is_the_default_outcome(connect: Connect, channe
 
     assert answer.source is not None
     assert isinstance(answer.source.default_outcome, Accepted)
-    assert drain(channel, queue, 2, 1) == [b"1"]
+    assert drain(channel, queue, 1, quiet=1) == [b"1"]
 
 
 @pytest.mark.parametrize("policy", ["session-end", "never"])
@@ -337,7 +338,7 @@ def test_a_detached_link_is_resumed_with_what_was_unsettled(
     ]
     client.send(Disposition(0, True, resumed[1].id, resumed[1].id, True, ACCEPTED), Detach(0, True))
     client.expect(Detach)
-    assert drain(channel, queue, 3, 1) == [b"2", b"3"]
+    assert drain(channel, queue, 2, quiet=1) == [b"2", b"3"]
 
 
 def test_a_detached_link_that_expires_with_its_session_gives_back_what_it_had(
@@ -469,8 +470,10 @@ def test_a_wrong_password_is_told_so(server: Server) -> None:
 
 def test_an_idle_client_gets_frames_that_show_life(connect: Connect) -> None:
     client = connect(idle_timeout=400)
-    with pytest.raises(TimeoutError):
-        client.next(1.5)
+    deadline = time.monotonic() + 60
+    while client.heartbeats < 4 and time.monotonic() < deadline:
+        with pytest.raises(TimeoutError):
+            client.next(0.5)
 
     assert client.heartbeats >= 4
 

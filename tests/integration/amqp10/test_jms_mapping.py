@@ -35,7 +35,7 @@ def connect(server: Server) -> Iterator[Connect]:
     def client(container_id: str = "", **options: object) -> BlockingConnection:
         container = Container()
         container.container_id = container_id or str(uuid.uuid4())
-        opened.append(BlockingConnection(f"127.0.0.1:{server.port}", timeout=10, container=container, **options))
+        opened.append(BlockingConnection(f"127.0.0.1:{server.port}", timeout=60, container=container, **options))
         return opened[-1]
 
     yield client
@@ -81,7 +81,7 @@ def _received(receiver: BlockingReceiver, count: int) -> list[object]:
     """So many messages, accepted; no credit is given for them, as proton's own `receive` would."""
     bodies: list[object] = []
     for _ in range(count):
-        receiver.connection.wait(lambda: receiver.fetcher.has_message, timeout=10)
+        receiver.connection.wait(lambda: receiver.fetcher.has_message, timeout=60)
         bodies.append(receiver.fetcher.pop().body)
         receiver.accept()
     return bodies
@@ -90,7 +90,7 @@ def _received(receiver: BlockingReceiver, count: int) -> list[object]:
 def _left(connection: BlockingConnection, receiver: BlockingReceiver) -> list[object]:
     """What else comes until the sender says that there is no more."""
     receiver.link.drain(100)
-    connection.wait(lambda: receiver.link.credit == 0, timeout=10)
+    connection.wait(lambda: receiver.link.credit == 0, timeout=60)
     bodies: list[object] = []
     while receiver.fetcher.has_message:
         bodies.append(receiver.fetcher.pop().body)
@@ -108,7 +108,7 @@ def test_a_browser_sees_everything_in_order_and_takes_nothing(
     for number in range(5):
         sender.send(Message(body=number, properties={"n": number}))
     holder = _receiver(client, queue, 2, name="holder")
-    client.wait(lambda: holder.fetcher.has_message, timeout=10)  # it holds the first two, and settles neither
+    client.wait(lambda: holder.fetcher.has_message, timeout=60)  # it holds the first two, and settles neither
     browser = _receiver(client, queue, 3, name="browser", options=Copy())
     seen = _received(browser, 3)
     later = _left(client, browser)
@@ -155,7 +155,7 @@ def test_a_browser_of_a_queue_that_is_deleted_is_detached(
     channel.queue_delete(queue)
 
     with pytest.raises(LinkDetached, match="resource-deleted"):
-        browser.receive(timeout=10)
+        browser.receive(timeout=60)
 
 
 # -- subscriptions ---------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ def test_a_queue_takes_from_all_and_gives_to_1_0(
     receiver = connection.create_receiver("mixed.in", name="all", credit=10)
 
     for expected in ("mqtt", "amqp091", "amqp10"):
-        message = receiver.receive(timeout=10)
+        message = receiver.receive(timeout=60)
         body = message.body if isinstance(message.body, str) else bytes(message.body).decode()
         assert body == expected
         assert message.content_type == "text/plain"
@@ -67,6 +67,6 @@ def test_a_topic_is_shared_with_mqtt(server: Server, connection: BlockingConnect
     device.sure("rooms/2/light", "off")
 
     assert sorted(device.wait(2)) == [b"off", b"on"]
-    messages = [receiver.receive(timeout=10), receiver.receive(timeout=10)]
+    messages = [receiver.receive(timeout=60), receiver.receive(timeout=10)]
     assert sorted([bytes(message.body) for message in messages]) == [b"off", b"on"]
     device.close()

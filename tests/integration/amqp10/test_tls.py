@@ -33,14 +33,14 @@ def _domain(authority: Authority, shown: str) -> SSLDomain:
 def test_a_certificate_is_a_login(server: Server, authority: Authority) -> None:
     connection = BlockingConnection(
         f"amqps://localhost:{server.ports['amqps']}",
-        timeout=10,
+        timeout=60,
         ssl_domain=_domain(authority, "device"),
         allowed_mechs="EXTERNAL",
     )
     replies = connection.create_receiver("$queue/tls", credit=1)
     connection.create_sender("$queue/tls").send(Message(body="by certificate"))
 
-    assert replies.receive(timeout=10).body == "by certificate"
+    assert replies.receive(timeout=60).body == "by certificate"
     with pytest.raises(Exception, match="unauthorized-access"):
         connection.create_receiver("$queue/other")
     connection.close()
@@ -49,7 +49,7 @@ def test_a_certificate_is_a_login(server: Server, authority: Authority) -> None:
 def test_a_password_goes_before_a_certificate(server: Server, authority: Authority) -> None:
     connection = BlockingConnection(
         f"amqps://localhost:{server.ports['amqps']}",
-        timeout=10,
+        timeout=60,
         ssl_domain=_domain(authority, "device"),
         allowed_mechs="PLAIN",
         user="guest",
@@ -58,7 +58,7 @@ def test_a_password_goes_before_a_certificate(server: Server, authority: Authori
     replies = connection.create_receiver("$queue/any", credit=1)
     connection.create_sender("$queue/any").send(Message(body="by password"))
 
-    assert replies.receive(timeout=10).body == "by password"
+    assert replies.receive(timeout=60).body == "by password"
     connection.close()
 
 
@@ -66,7 +66,7 @@ def test_a_certificate_of_nobody_is_refused(server: Server, authority: Authority
     with pytest.raises(ConnectionException):
         BlockingConnection(
             f"amqps://localhost:{server.ports['amqps']}",
-            timeout=10,
+            timeout=60,
             ssl_domain=_domain(authority, "stranger"),
             allowed_mechs="EXTERNAL",
         )

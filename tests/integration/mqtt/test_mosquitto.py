@@ -6,7 +6,7 @@ import pytest
 
 from tests.servers import Server
 
-SECONDS = 20
+SECONDS = 60
 
 
 def start_sub(server: Server, *arguments: str) -> subprocess.Popen[str]:

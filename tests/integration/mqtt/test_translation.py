@@ -22,7 +22,7 @@ def test_from_mqtt_to_amqp(server: Server) -> None:
     )
     client.client.publish("$queue/to-amqp", "grün", 1, properties=told).wait_for_publish(20)
 
-    method, properties, body = next(channel.consume("to-amqp", auto_ack=True, inactivity_timeout=10))
+    method, properties, body = next(channel.consume("to-amqp", auto_ack=True, inactivity_timeout=60))
 
     assert method is not None
     assert properties is not None
@@ -65,6 +65,6 @@ def test_from_amqp_to_mqtt_and_the_answer_back(server: Server) -> None:
     assert (user["n"], user["ok"], user["nested"], user["app-id"]) == ("7", "true", '{"a": [1]}', "shop")
 
     client.client.publish(told["ResponseTopic"], b"done", 1).wait_for_publish(20)
-    _, _, body = next(channel.consume(answers, auto_ack=True, inactivity_timeout=10))
+    _, _, body = next(channel.consume(answers, auto_ack=True, inactivity_timeout=60))
     assert body == b"done"
     client.close()

@@ -48,7 +48,7 @@ def without_java(folder: Path) -> str:
 
 
 def test_spark_runs_on_the_java_from_pypi_where_the_machine_has_none(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_CONF_DIR")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_SUBMIT_OPTS")}
     environment |= {"PATH": without_java(tmp_path / "bin"), "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "TMPDIR": str(tmp_path)}
 

@@ -165,7 +165,7 @@ def test_the_claims_of_a_killed_job_are_renewed_until_it_dies_and_then_go_to_oth
         assert drain(channel, "orders", 3) == [b"orders 5", b"orders 6", b"orders 7"]
         os.kill(job.pid, signal.SIGKILL)
 
-    assert drain(channel, "orders", 5, WAIT_SECONDS) == [f"orders {number}".encode() for number in range(5)]
+    assert drain(channel, "orders", 5) == [f"orders {number}".encode() for number in range(5)]
     broker.wait_for_start("orders", 8)
 
 

@@ -73,7 +73,7 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(conditions, min_size=1, max_size=8), rows, st.integers(0, 3))
 def test_a_set_of_filters_answers_as_the_filters_do_row_by_row(
     some: list[tuple[object, ...]], table: Rows, skipped: int

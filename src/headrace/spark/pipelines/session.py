@@ -110,12 +110,22 @@ def _prepare_environment(master: str, home: Path) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "SPARK_CONF_DIR" not in os.environ:
-        (home / "log4j2.properties").write_text(_LOGGING)
-        os.environ["SPARK_CONF_DIR"] = str(home)
+        configure_logging(home, _LOGGING)
     # The driver runs streaming sources in processes of their own, which get no files that were shipped.
     source = str(source_directory())
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([source, *[path for path in paths if path and path != source]])
+
+
+def configure_logging(home: Path, properties: str) -> None:
+    """Have the Java of this process log as these properties say, which are kept in `home`.
+
+    Not by a directory of settings: Java shares no classes between processes where one is on its class path.
+    """
+    file = home / "log4j2.properties"
+    file.write_text(properties)
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{given} -Dlog4j2.configurationFile={file.as_uri()}".strip()
 
 
 def _settings(master: str, home: Path) -> dict[str, str]:

@@ -42,7 +42,7 @@ def test_a_second_process_is_told_who_holds_the_directory(holder: subprocess.Pop
 
 def test_the_lock_ends_with_a_process_that_was_killed(holder: subprocess.Popen[str], tmp_path: Path) -> None:
     holder.kill()
-    holder.wait(10)
+    holder.wait(60)
 
     LocalEngine(tmp_path).close()
 

@@ -26,7 +26,7 @@ class Desk:
     def write(self, seq: int, size: int = 10, durable: bool = True, block: Block | None = None) -> Write:
         """Hand a record over and wait for the report."""
         self.writer.write(Write(seq, encode_put("t", b"k", bytes(size)), [], [] if block is None else [block], durable))
-        report = self.reports.get(timeout=10)
+        report = self.reports.get(timeout=60)
         assert isinstance(report, Write)
         return report
 
