@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_NOT_FOUND, EXIT_UNAVAILABLE
+from tests.commands import headrace
 from tests.servers import Server
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,10 +27,7 @@ def environment(server: Server) -> dict[str, str]:
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
     def _run(*arguments: str, code: int = 0, given: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "headrace", *arguments]
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=environment, input=given, check=False
-        )
+        result = headrace(*arguments, given=given, environment=environment)
         assert result.returncode == code, result.stdout + result.stderr
         assert "Traceback" not in result.stderr
         return result
