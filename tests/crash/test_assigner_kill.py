@@ -1,7 +1,5 @@
 """kill -9 while queues are filled from a stream that pika publishes to: they have what matches, each once, in order."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
+from tests.commands import headrace
 from tests.servers import Server, drain
 from tests.waiting import eventually
 
@@ -48,8 +47,7 @@ def _declare(channel: BlockingChannel, name: str, **arguments: object) -> None:
 
 
 def _by_command(server: Server, name: str, *options: str) -> None:
-    command = [sys.executable, "-m", "headrace", "queues", "declare", name, "--url", server.http_url, *options]
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    headrace("queues", "declare", name, "--url", server.http_url, *options).check_returncode()
 
 
 def _page(server: Server, name: str) -> str:

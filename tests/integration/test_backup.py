@@ -1,18 +1,14 @@
 """`headrace backup` of a broker under load: the copy is sound, serves, and has what was confirmed before it began."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import headrace
 from tests.servers import Server, drain
-
-_DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -22,18 +18,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     yield server
     server.close_connections()
     server.kill()
-
-
-def _run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-        env={**os.environ, "NO_COLOR": "1"},
-        check=False,
-    )
 
 
 def test_a_copy_taken_under_load_is_sound_and_has_all_that_was_confirmed_before(server: Server, tmp_path: Path) -> None:
@@ -54,17 +38,17 @@ def test_a_copy_taken_under_load_is_sound_and_has_all_that_was_confirmed_before(
         while len(confirmed) < 200:
             stop.wait(0.01)
         before = len(confirmed)
-        result = _run("backup", tmp_path / "data", tmp_path / "copy")
+        result = headrace("backup", tmp_path / "data", tmp_path / "copy")
     finally:
         stop.set()
         publisher.join()
 
     assert result.returncode == 0, result.stderr
-    examined = _run("doctor", tmp_path / "copy")
+    examined = headrace("doctor", tmp_path / "copy")
     assert examined.returncode == 0, examined.stdout
     (tmp_path / "restored").mkdir()
     restored = Server(tmp_path / "restored")
-    assert _run("backup", tmp_path / "copy", tmp_path / "restored" / "data").returncode == 0
+    assert headrace("backup", tmp_path / "copy", tmp_path / "restored" / "data").returncode == 0
     restored.start()
     try:
         channel = restored.connect().channel()
@@ -83,7 +67,7 @@ def test_a_program_is_told_what_was_copied(server: Server, tmp_path: Path) -> No
     channel.queue_declare("orders", durable=True)
     channel.basic_publish("", "orders", b"x")
 
-    done = _run("backup", tmp_path / "data", tmp_path / "copy", "--json")
+    done = headrace("backup", tmp_path / "data", tmp_path / "copy", "--json")
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -93,7 +77,7 @@ def test_a_program_is_told_what_was_copied(server: Server, tmp_path: Path) -> No
 def test_a_copy_is_never_made_over_something(server: Server, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
 
-    result = _run("backup", tmp_path / "data", tmp_path / "there")
+    result = headrace("backup", tmp_path / "data", tmp_path / "there")
 
     assert result.returncode == 1
     assert "exists already" in result.stderr

@@ -21,6 +21,7 @@ from headrace.storage.api import Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.version import IS_COMPILED, __version__
+from tests.commands import headrace
 
 _DEADLINE_SECONDS = 30.0
 _PORTS = ("--amqp", "0", "--mqtt", "0", "--ws", "0", "--http", "0")
@@ -96,14 +97,6 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "COLUMNS": "160", "NO_COLOR": "1"}
 
 
-def _run(*arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=_DEADLINE_SECONDS, cwd=cwd, env=_environment(), check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def _wait_until_ready(process: "subprocess.Popen[str]", ready: Path) -> dict[str, Any]:
     """What the ready file says, once this process has written it."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
@@ -146,7 +139,7 @@ def _first_segment(root: Path) -> Path:
     ],
 )
 def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
-    result = _run(*command, "--help")
+    result = headrace(*command, "--help")
 
     assert result.returncode == 0
     assert "Usage: headrace" in result.stdout
@@ -154,7 +147,7 @@ def test_help_shows_what_there_is_with_examples(command: list[str]) -> None:
 
 
 def test_version_says_which_release_it_is_and_whether_it_was_compiled() -> None:
-    result = _run("--version")
+    result = headrace("--version")
 
     how = "compiled" if IS_COMPILED else "interpreted"
     assert (result.returncode, result.stdout) == (0, f"headrace {__version__} ({how})\n")
@@ -197,7 +190,7 @@ def test_serve_says_where_it_listens(tmp_path: Path, start: Start) -> None:
 
 
 def test_serve_refuses_a_port_that_is_none(tmp_path: Path) -> None:
-    result = _run("serve", "--memory", "--amqp", "many")
+    result = headrace("serve", "--memory", "--amqp", "many")
 
     assert result.returncode == 2
     assert "a port from 0 to 65535, or off" in result.stderr
@@ -209,7 +202,7 @@ def test_serve_refuses_a_port_that_is_taken(tmp_path: Path, start: Start) -> Non
     )
     port = _wait_until_ready(first, tmp_path / "ready.json")["ports"]["amqp"]
 
-    result = _run("serve", "--memory", "--amqp", str(port), "--http", "off", "--mqtt", "off", "--ws", "off")
+    result = headrace("serve", "--memory", "--amqp", str(port), "--http", "off", "--mqtt", "off", "--ws", "off")
 
     assert result.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
@@ -257,10 +250,10 @@ def test_a_second_process_on_the_same_directory_is_told_who_has_it(tmp_path: Pat
     )
     _wait_until_ready(first, ready)
 
-    second = _run(
+    second = headrace(
         "serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data, "--ready-file", ready
     )
-    examined = _run("doctor", data)
+    examined = headrace("doctor", data)
 
     for result, code in ((second, 1), (examined, 2)):
         assert result.returncode == code
@@ -306,7 +299,7 @@ def test_a_stop_does_not_wait_for_clients_that_do_not_answer(tmp_path: Path, sta
 def test_a_damaged_journal_is_refused_with_one_line_that_names_the_doctor(data: Path) -> None:
     (data / "journal" / "checkpoint.json").write_bytes(b"{}")
 
-    result = _run("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data)
+    result = headrace("serve", "--amqp", "off", "--http", "off", "--mqtt", "off", "--ws", "off", "--data", data)
 
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
@@ -317,7 +310,7 @@ def test_a_damaged_journal_is_refused_with_one_line_that_names_the_doctor(data: 
 def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
 
-    result = _run("serve", "--data", tmp_path / "file" / "data")
+    result = headrace("serve", "--data", tmp_path / "file" / "data")
 
     assert result.returncode == 1
     assert "choose another with --data" in result.stderr
@@ -325,7 +318,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> No
 
 
 def test_data_and_memory_exclude_each_other(tmp_path: Path) -> None:
-    result = _run("serve", "--memory", "--data", tmp_path / "data")
+    result = headrace("serve", "--memory", "--data", tmp_path / "data")
 
     assert result.returncode == 2
     assert "either --data or --memory" in result.stderr
@@ -348,7 +341,7 @@ def test_a_failed_sync_ends_the_process_with_code_74(tmp_path: Path) -> None:
 
 
 def test_the_doctor_shows_every_queue_of_a_sound_directory(data: Path) -> None:
-    result = _run("doctor", data)
+    result = headrace("doctor", data)
 
     assert result.returncode == 0, result.stderr
     assert "orders [eu]" in result.stdout
@@ -363,7 +356,7 @@ def test_the_doctor_names_file_position_problem_and_remedy(data: Path) -> None:
         file.seek(120)
         file.write(b"damage")
 
-    result = _run("doctor", data)
+    result = headrace("doctor", data)
 
     assert result.returncode == 1
     assert f"{segment} at byte 32" in result.stdout
@@ -375,7 +368,7 @@ def test_the_doctor_repairs_what_it_says_and_is_then_content(data: Path) -> None
     index = _first_segment(data).with_suffix(".idx")
     index.unlink()
 
-    result = _run("doctor", data, "--repair", "--yes")
+    result = headrace("doctor", data, "--repair", "--yes")
 
     assert result.returncode == 0, result.stderr
     assert f"rebuild {index}" in result.stdout
@@ -387,7 +380,7 @@ def test_the_doctor_repairs_nothing_when_it_cannot_ask(data: Path) -> None:
     index = _first_segment(data).with_suffix(".idx")
     index.unlink()
 
-    result = _run("doctor", data, "--repair")
+    result = headrace("doctor", data, "--repair")
 
     assert result.returncode == 2
     assert "add --yes" in result.stderr
@@ -398,7 +391,7 @@ def test_what_cannot_be_repaired_is_left_and_said(data: Path) -> None:
     segment = _first_segment(data)
     os.truncate(segment, 100)
 
-    result = _run("doctor", data, "--repair", "--yes")
+    result = headrace("doctor", data, "--repair", "--yes")
 
     assert result.returncode == 1
     assert "can be repaired without losing messages" in result.stdout
@@ -408,7 +401,7 @@ def test_what_cannot_be_repaired_is_left_and_said(data: Path) -> None:
 def test_the_doctor_speaks_json(data: Path) -> None:
     _first_segment(data).with_suffix(".tix").unlink()
 
-    result = _run("doctor", data, "--json")
+    result = headrace("doctor", data, "--json")
 
     report = json.loads(result.stdout)
     assert result.returncode == 1
@@ -418,13 +411,13 @@ def test_the_doctor_speaks_json(data: Path) -> None:
     (problem,) = queue["problems"]
     assert (problem["position"], problem["repairable"]) == (0, True)
     assert len(report["repairs"]) == 1
-    mended = json.loads(_run("doctor", data, "--json", "--repair", "--yes").stdout)
+    mended = json.loads(headrace("doctor", data, "--json", "--repair", "--yes").stdout)
     assert (mended["clean"], mended["repaired"]) == (True, report["repairs"])
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], [], [".", "--yes"], ["."]])
 def test_what_cannot_be_examined_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
-    result = _run("doctor", *arguments, cwd=tmp_path)
+    result = headrace("doctor", *arguments, cwd=tmp_path)
 
     assert result.returncode == 2
     assert "Traceback" not in result.stderr

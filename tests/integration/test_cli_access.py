@@ -12,6 +12,7 @@ from pika.exceptions import ChannelClosedByBroker, ProbableAccessDeniedError, Pr
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_UNAVAILABLE
 from headrace.cli.words import EXIT_USAGE
+from tests import commands
 from tests.servers import Server, serving
 
 
@@ -25,14 +26,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def headrace(server: Server, *arguments: str, given: str = "", code: int = 0) -> str:
     """What the command prints: its result, or with a code its complaint."""
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments, "--url", f"http://guest:guest@127.0.0.1:{server.http_port}"],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    url = f"http://guest:guest@127.0.0.1:{server.http_port}"
+    done = commands.headrace(*arguments, "--url", url, given=given)
     assert done.returncode == code, done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     return done.stderr if code else done.stdout

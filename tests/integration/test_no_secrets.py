@@ -2,9 +2,6 @@
 
 import base64
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from headrace.core.access import Access
 from headrace.core.hosts import Hosts
 from headrace.core.rights import Permission
 from tests.certificates import Authority
+from tests.commands import headrace
 from tests.doors import must, prepare
 from tests.servers import Server
 from tests.speakers import SPEAKERS
@@ -140,15 +138,7 @@ def _commands(server: Server) -> Iterator[str]:
         (["queues", "list", "--url", f"http://ann:{_WRONG}@[bad"], good, ""),
         (["queues", "list", "--url", f"http://ann:{_WRONG}@broker:99999999"], good, ""),
     ):
-        result = subprocess.run(
-            [sys.executable, "-m", "headrace", *words],
-            input=f"{given}\n",
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "HEADRACE_URL": url, "NO_COLOR": "1"},
-            check=False,
-        )
+        result = headrace(*words, given=f"{given}\n", environment={"HEADRACE_URL": url})
         assert "Traceback" not in result.stderr, result.stderr
         assert (result.returncode == 0) is (url == good and "--url" not in words), result.stderr
         yield result.stdout + result.stderr

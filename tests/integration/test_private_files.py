@@ -1,7 +1,6 @@
 """Others on the machine read nothing of a broker: every file and directory is its owner's, whatever the umask."""
 
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from tests.commands import headrace
 from tests.servers import Server
 
 
@@ -49,13 +49,7 @@ def test_data_backup_and_ready_file_are_private(server: Server, tmp_path: Path) 
     part = f"{server.http_url}/bulk/transactions/t/parts/p"
     body = bytes(sink.getvalue())
     assert httpx.put(part, params={"queue": "orders"}, content=body, auth=("guest", "guest")).status_code == 200
-    copied = subprocess.run(
-        [sys.executable, "-m", "headrace", "backup", str(tmp_path / "data"), str(tmp_path / "copy")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    copied = headrace("backup", tmp_path / "data", tmp_path / "copy")
     assert copied.returncode == 0, copied.stderr
 
     assert _public(tmp_path / "data") == []

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.output import table_console
 from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
@@ -82,7 +82,7 @@ def show(
         values["queues"] = [definition.to_json() for definition in queues]
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
         return
-    console = Console()
+    console = table_console()
     table = Table(header_style="bold")
     for name in ("key", "value", "set by"):
         table.add_column(name, overflow="fold")

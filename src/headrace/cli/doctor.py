@@ -20,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.output import table_console
 from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, count, examples, fail, group_of_store, group_option, line
 from headrace.errors import HeadraceError
 from headrace.storage.group_row import GroupRow
@@ -71,7 +72,7 @@ def doctor(
         fail("--yes answers the question that --repair asks; give both or none", EXIT_USAGE)
     if repair and not yes and (as_json or not sys.stdin.isatty()):
         fail("--repair asks before it changes anything, and cannot ask here; add --yes", EXIT_USAGE)
-    console = Console()
+    console = table_console()
     try:
         report = _examine(directory, as_json)
         if not as_json:
@@ -149,7 +150,7 @@ def _of_store(store: str, group: str, as_json: bool) -> NoReturn:
     if as_json:
         typer.echo(json.dumps(report.as_dict(), ensure_ascii=False, indent=1))
     else:
-        _print_store(report, Console())
+        _print_store(report, table_console())
     raise typer.Exit(EXIT_PROBLEMS if report.problems else 0)
 
 

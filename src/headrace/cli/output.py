@@ -1,14 +1,19 @@
 """How commands print: tables for people, JSON for scripts; asking before something is lost."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from headrace.cli.words import EXIT_USAGE, fail
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_FILE_COLUMNS: Final = 1000
 Column = tuple[str, Callable[[dict[str, Any]], object]]
 
 
@@ -22,8 +27,7 @@ def print_rows(columns: Sequence[Column], items: Iterable[dict[str, Any]], as_js
     if as_json:
         print_json(found)
         return
-    from rich.console import Console  # `--json` needs none of it
-    from rich.table import Table
+    from rich.table import Table  # `--json` needs none of it
     from rich.text import Text
 
     cells = [[_cell(show(item)) for _, show in columns] for item in found]
@@ -33,7 +37,14 @@ def print_rows(columns: Sequence[Column], items: Iterable[dict[str, Any]], as_js
         table.add_column(title, justify="right" if is_number else "left", overflow="fold")
     for row in cells:
         table.add_row(*[Text(cell) for cell in row])
-    Console().print(table)
+    table_console().print(table)
+
+
+def table_console() -> "Console":
+    """Where tables go. In a pipe or a file they are as wide as what is in them, so that a search finds names whole."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_COLUMNS)
 
 
 def print_facts(facts: dict[str, object], as_json: bool, whole: object = None) -> None:

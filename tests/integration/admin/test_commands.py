@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_NOT_FOUND, EXIT_UNAVAILABLE
+from tests.commands import headrace
 from tests.servers import Server
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -26,10 +27,7 @@ def environment(server: Server) -> dict[str, str]:
 @pytest.fixture
 def run(environment: dict[str, str]) -> Run:
     def _run(*arguments: str, code: int = 0, given: str = "") -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "headrace", *arguments]
-        result = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=environment, input=given, check=False
-        )
+        result = headrace(*arguments, given=given, environment=environment)
         assert result.returncode == code, result.stdout + result.stderr
         assert "Traceback" not in result.stderr
         return result
@@ -60,6 +58,17 @@ def test_queues_are_tables_for_people_and_json_for_scripts(run: Run, http: httpx
     assert "waiting" in shown
     assert "purged  1 message" in run("queues", "purge", name, "--yes").stdout
     assert f"deleted  {name} with 0 messages" in run("queues", "delete", name, "--yes").stdout
+
+
+def test_a_table_in_a_pipe_has_names_whole(run: Run, environment: dict[str, str], name: str) -> None:
+    long = name + "-of-the-third-warehouse" * 5
+    run("queues", "declare", long)
+    del environment["COLUMNS"]
+
+    command = [sys.executable, "-m", "headrace", "queues", "list", "--search", name]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+
+    assert long in listed.stdout
 
 
 def test_messages_go_in_and_come_out_as_they_were(run: Run, name: str) -> None:

@@ -1,8 +1,6 @@
 """Queues that are filled from streams, declared and looked at from everywhere: commands, HTTP, AMQP, metrics."""
 
-import os
 import subprocess
-import sys
 
 import httpx
 import pika
@@ -10,6 +8,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from headrace.cli.client import EXIT_NOT_FOUND
+from tests.commands import headrace
 from tests.integration.admin.test_metrics import scraped, value
 from tests.servers import Server, drain
 from tests.waiting import eventually
@@ -17,14 +16,7 @@ from tests.waiting import eventually
 
 def command(server: Server, *arguments: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
     """Run `headrace` as people do."""
-    result = subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments, "--url", server.http_url],
-        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = headrace(*arguments, "--url", server.http_url)
     assert result.returncode == code, result.stdout + result.stderr
     return result
 

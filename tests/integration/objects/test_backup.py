@@ -1,8 +1,5 @@
 """`headrace backup --store`: a store copied while a broker serves it, and the copy served."""
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,26 +16,11 @@ from headrace.storage.objects.backup import back_up_store
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.view import Admin
+from tests.commands import headrace
 from tests.servers import Server, drain
 from tests.stores import S3
 
-_DEADLINE_SECONDS = 120.0
 QUICK = ObjectSettings(flush_interval_ms=1)
-
-
-def _backup(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return _headrace("backup", *arguments)
-
-
-def _headrace(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-        env={**os.environ, "NO_COLOR": "1"},
-        check=False,
-    )
 
 
 def test_a_copy_taken_under_load_serves_all_that_was_confirmed_before_it_began(tmp_path: Path) -> None:
@@ -65,7 +47,7 @@ def test_a_copy_taken_under_load_serves_all_that_was_confirmed_before_it_began(t
         while len(confirmed) < 40:
             stop.wait(0.01)
         before = len(confirmed)
-        result = _backup("--store", url, copy)
+        result = headrace("backup", "--store", url, copy)
     finally:
         stop.set()
         publisher.join()
@@ -73,12 +55,12 @@ def test_a_copy_taken_under_load_serves_all_that_was_confirmed_before_it_began(t
         server.kill()
     assert result.returncode == 0, result.stderr
     assert "1 log with " in result.stdout
-    examined = _headrace("doctor", "--store", copy)
+    examined = headrace("doctor", "--store", copy)
     assert examined.returncode == 0, examined.stdout + examined.stderr
     assert "no problems in 1 log with " in examined.stdout
 
     (tmp_path / "restored").mkdir()
-    assert _backup("--store", copy, again).returncode == 0
+    assert headrace("backup", "--store", copy, again).returncode == 0
     restored = Server(tmp_path / "restored", store=again)
     restored.start()
     try:
@@ -163,10 +145,10 @@ def test_groups_are_copied_one_at_a_time_under_their_names(tmp_path: Path) -> No
     assert copied == [1, 90]
     assert restored.logs() == ["clicks"]
     restored.close()
-    result = _backup("--store", source, "--group", "cold", copy)
+    result = headrace("backup", "--store", source, "--group", "cold", copy)
     assert (result.returncode, "there are: hot, main" in result.stderr) == (1, True)
-    assert "name that with --store" in _backup("a", "b", "--group", "hot").stderr
-    assert "letters, digits" in _backup("--store", source, "--group", "a/b", copy).stderr
+    assert "name that with --store" in headrace("backup", "a", "b", "--group", "hot").stderr
+    assert "letters, digits" in headrace("backup", "--store", source, "--group", "a/b", copy).stderr
 
 
 def test_a_copy_that_was_not_finished_is_no_store(tmp_path: Path) -> None:
@@ -203,6 +185,6 @@ def test_what_cannot_be_copied_is_said(tmp_path: Path, s3: S3) -> None:
     with pytest.raises(Unavailable, match="has no replication group 'cold'; there are: main"):
         back_up_store(s3.url, f"file://{tmp_path}/copy", group="cold")
     assert not (tmp_path / "copy").exists()
-    result = _backup("--store", f"file://{tmp_path}/source", "a", "b")
+    result = headrace("backup", "--store", f"file://{tmp_path}/source", "a", "b")
     assert result.returncode == 2
     assert "takes one place" in result.stderr

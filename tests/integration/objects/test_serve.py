@@ -8,6 +8,7 @@ import pika
 import pytest
 
 from headrace.exits import EXIT_DISK_FAILED
+from tests.commands import headrace
 from tests.servers import Server, drain
 from tests.stores import S3
 
@@ -80,8 +81,7 @@ def test_queues_with_filters_share_what_is_published_once(tmp_path: Path) -> Non
 
 def declare(server: Server, queue: str, *options: str) -> None:
     """Have the command line declare a queue."""
-    command = [sys.executable, "-m", "headrace", "queues", "declare", queue, "--url", server.http_url, *options]
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    headrace("queues", "declare", queue, "--url", server.http_url, *options).check_returncode()
 
 
 def test_another_server_takes_the_store_over_and_the_first_stops_and_says_why(tmp_path: Path, s3: S3) -> None:

@@ -91,7 +91,11 @@ def _tags(body: Section) -> list[str]:
 
 
 async def delete_user(call: Call) -> Response:
-    name = call.path("user")
+    return await remove_user(call, call.path("user"))
+
+
+async def remove_user(call: Call, name: str) -> Response:
+    """Remove a user, whoever's way of asking it was. Raises NotFound, Refused."""
     if name == call.visitor.name:
         raise Refused("users do not remove themselves; another administrator can")
     await done(lambda tell: call.site.access.delete_user(name, tell))

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from headrace.admin.answers import nothing
-from headrace.admin.api.users import permission_to_json, topic_permission_to_json, user_to_json
+from headrace.admin.api.users import permission_to_json, remove_user, topic_permission_to_json, user_to_json
 from headrace.admin.pages import Call, done
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows, text
 from headrace.core.rights import Permission, TopicPermission
-from headrace.errors import NotFound, Refused
+from headrace.errors import NotFound
 
 
 def host_row(call: Call, name: str) -> Row:
@@ -111,11 +111,7 @@ async def put_user(call: Call) -> Response:
 
 
 async def delete_user(call: Call) -> Response:
-    name = call.path("name")
-    if name == call.visitor.name:
-        raise Refused("users do not remove themselves; another administrator can")
-    await done(lambda tell: call.site.access.delete_user(name, tell))
-    return nothing()
+    return await remove_user(call, call.path("name"))
 
 
 async def permissions_of_user(call: Call) -> Response:
