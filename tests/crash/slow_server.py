@@ -39,5 +39,5 @@ def _become(launch: Launch) -> None:
 
 
 if __name__ == "__main__":
-    serve.become = _become  # type: ignore[assignment]
+    serve.become = _become  # type: ignore[assignment, attr-defined]
     cli.main()
