@@ -18,7 +18,8 @@ from pathlib import Path
 
 from headrace.clock import Clock, ManualClock, SystemClock
 from headrace.core.broker import Broker
-from headrace.core.definition import QueueDefinition, Retry, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition, Retry
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.group import ACK, NACK

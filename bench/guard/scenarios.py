@@ -16,7 +16,7 @@ from pamqp import commands, common
 
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.exchanges import Exchanges

@@ -12,7 +12,8 @@ from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
-from headrace.core.definition import QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.group import ACK, NACK, REJECT, RELEASE

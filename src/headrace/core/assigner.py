@@ -10,9 +10,9 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.follower import Follower
 from headrace.core.line import Line
+from headrace.core.position import parse_position
 from headrace.core.properties import Codecs
 from headrace.core.queue import Queue
-from headrace.core.stream import parse_position
 from headrace.core.tail import Budget, Tail
 from headrace.core.topology import Topology
 from headrace.core.turn import Turn

@@ -29,6 +29,7 @@ from headrace.core.inner import InnerQueues
 from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
+from headrace.core.position import RESUME, parse_position
 from headrace.core.properties import Codecs, Properties
 from headrace.core.publishing import Publishing
 from headrace.core.pubsub import PubSub
@@ -39,7 +40,7 @@ from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
-from headrace.core.stream import RESUME, StreamGroup, parse_position
+from headrace.core.stream import StreamGroup
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped

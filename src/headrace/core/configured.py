@@ -46,7 +46,7 @@ from headrace.core.definition import (
     Retention,
     Retry,
 )
-from headrace.core.stream import position_text
+from headrace.core.position import position_text
 from headrace.core.topics import check_filter
 from headrace.core.topology import DEFAULT_HOST
 from headrace.errors import Refused

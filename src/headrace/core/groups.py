@@ -8,9 +8,10 @@ from typing import final
 from headrace.clock import Clock
 from headrace.core.group import Group, PendingEntry
 from headrace.core.line import Line
+from headrace.core.position import parse_position
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
-from headrace.core.stream import StreamGroup, parse_position
+from headrace.core.stream import StreamGroup
 from headrace.errors import NotFound, Refused
 from headrace.storage.group_state import STREAM
 

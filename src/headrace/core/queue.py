@@ -12,9 +12,10 @@ from headrace.core.disposal import Disposal
 from headrace.core.follower import is_cursor
 from headrace.core.group import Group, copied
 from headrace.core.history import History
+from headrace.core.position import FIRST, NEXT, TIMESTAMP
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.retention import is_over, truncation_point
-from headrace.core.stream import FIRST, NEXT, TIMESTAMP, StreamGroup
+from headrace.core.stream import StreamGroup
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup

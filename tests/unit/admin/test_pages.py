@@ -9,7 +9,7 @@ from starlette.requests import Request
 from headrace.admin.pages import Call, Intake, _credentials, is_from_here
 from headrace.admin.problems import NoLogin
 from headrace.admin.site import Site, Visitor
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from tests.house import House
 from tests.stubborn import StubbornEngine
 

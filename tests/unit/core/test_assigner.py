@@ -9,7 +9,8 @@ import pytest
 
 from headrace.core.bulk import TO_QUEUE
 from headrace.core.configured import configured
-from headrace.core.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention, declared
+from headrace.core.declared import declared
+from headrace.core.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
 from headrace.core.follower import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_SOURCE, Follower
 from headrace.core.group import ACK, REJECT
 from headrace.errors import Corrupt, HeadraceError, NotFound, PreconditionFailed, Refused, Unavailable

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.core.definition import EPHEMERAL, QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Credit
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.group import ACK

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.core.definition import QueueDefinition, Retry, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition, Retry
 from headrace.core.group import ACK, NACK, REJECT
 from headrace.errors import NotFound
 from headrace.model import Message, Source

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.core.configured import configured
+from headrace.core.declared import declared
 from headrace.core.definition import (
     CLASSIC,
     DROP_HEAD,
@@ -17,7 +18,6 @@ from headrace.core.definition import (
     QueueDefinition,
     Retention,
     Retry,
-    declared,
 )
 from headrace.errors import PreconditionFailed, Refused
 

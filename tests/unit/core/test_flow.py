@@ -1,7 +1,7 @@
 """Publishers are told to slow down above the high watermark and released below the low one."""
 
 from headrace.core.broker import Broker
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.flow import Flow
 from headrace.errors import Unavailable
 from tests.house import House

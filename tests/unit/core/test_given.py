@@ -2,7 +2,7 @@
 
 import gc
 
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.delivery import Delivery
 from headrace.core.given import STORED_AFTER_US
 from headrace.core.group import ACK, NACK

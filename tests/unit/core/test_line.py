@@ -12,7 +12,8 @@ from headrace.clock import ManualClock, SystemClock
 from headrace.core.broker import Broker
 from headrace.core.configured import configured
 from headrace.core.confirms import Confirm
-from headrace.core.definition import QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
 from headrace.core.line import HOLD_STEPS, HOLD_US

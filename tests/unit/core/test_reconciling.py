@@ -4,7 +4,7 @@ import pytest
 
 from headrace.config.table import Fault
 from headrace.core.configured import configured
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.group import ACK
 from headrace.core.reconciling import Plan, wanted_queues
 from headrace.errors import Refused

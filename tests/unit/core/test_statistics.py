@@ -1,7 +1,8 @@
 """What the broker counts while it works."""
 
 from headrace.core.dead_letter import REJECTED
-from headrace.core.definition import QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition
 from headrace.core.group import ACK, NACK, REJECT
 from headrace.core.statistics import Histogram
 from tests.house import House

@@ -7,7 +7,8 @@ import pytest
 from headrace.core.definition import STREAM, QueueDefinition, Retention
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE, PendingEntry
-from headrace.core.stream import FIRST, NEXT, OFFSET, RESUME, TIMESTAMP, StreamGroup, parse_position
+from headrace.core.position import FIRST, NEXT, OFFSET, RESUME, TIMESTAMP, parse_position
+from headrace.core.stream import StreamGroup
 from headrace.errors import Refused
 from headrace.storage.group_state import WORK
 from tests.house import House

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.core.definition import EPHEMERAL, QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.exchange import Binding
 from headrace.core.topology import scoped, unscoped
 from headrace.errors import AccessRefused, NotFound, Refused

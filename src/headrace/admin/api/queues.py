@@ -24,7 +24,8 @@ from headrace.admin.section import Section
 from headrace.admin.views import queue_details, queue_to_json
 from headrace.core.arguments import table_from_json
 from headrace.core.configured import configured
-from headrace.core.definition import QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition
 from headrace.core.queue import Queue
 from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
 

@@ -14,7 +14,8 @@ from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, flag, text
 from headrace.admin.rabbitmq.users import tags_of
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
-from headrace.core.definition import QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import QueueDefinition
 from headrace.core.exchange import KINDS, RESERVED_PREFIX, Binding, Exchange
 from headrace.core.queue import Queue
 from headrace.core.rights import Permission, TopicPermission

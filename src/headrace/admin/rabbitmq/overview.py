@@ -11,7 +11,7 @@ from headrace.admin.api.messages import Taker
 from headrace.admin.pages import Call, done
 from headrace.admin.process import file_limit, memory_bytes, open_files
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, details, node_name, row, rows
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.group import ACK
 from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
 from headrace.errors import NotFound

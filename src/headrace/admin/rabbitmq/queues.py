@@ -14,7 +14,7 @@ from headrace.admin.sampler import queue_values
 from headrace.admin.views import Consuming
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT, RELEASE
 from headrace.core.queue import Queue

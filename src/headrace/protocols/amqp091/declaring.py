@@ -5,7 +5,7 @@ from typing import final
 from pamqp import commands
 
 from headrace.core.address import is_address, parse_address
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.exchange import KINDS, Binding, Exchange
 from headrace.core.queue import Queue
 from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ

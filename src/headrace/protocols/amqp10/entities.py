@@ -3,7 +3,7 @@
 from typing import Final
 
 from headrace.core.configured import configured
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.rights import CONFIGURE, QUEUE
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.protocols.amqp10.requests import (

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from urllib.parse import parse_qs, quote, unquote
 
 from headrace.core.arguments import table_to_json
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
 from headrace.errors import HeadraceError, NotFound, ProtocolError

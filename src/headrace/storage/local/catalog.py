@@ -15,8 +15,8 @@ from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.encoded import EncodedBlock, EncodedRows
-from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.group_files import group_key
+from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
 from headrace.storage.local.record import (
     CREATE_LOG,

@@ -14,7 +14,8 @@ from headrace.storage.local.batch import Batch, Staged
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full
-from headrace.storage.local.flusher import Flusher, Job
+from headrace.storage.local.flusher import Flusher
+from headrace.storage.local.jobs import Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.lock import DirectoryLock
 from headrace.storage.local.record import Record, encoded_length

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.checkpoint import GROUPS, Checkpoint, LogEntry
-from headrace.storage.local.flusher import CheckpointWrite
 from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state, group_key
+from headrace.storage.local.jobs import CheckpointWrite
 from headrace.storage.local.journal import Position
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.tables import table_path

@@ -12,15 +12,8 @@ from headrace.clock import Clock
 from headrace.config.settings import StorageSettings
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import is_full
-from headrace.storage.local.flusher import (
-    CheckpointWrite,
-    Flush,
-    Flusher,
-    Job,
-    LogFlush,
-    PrepareJournalFile,
-    WriteIndexes,
-)
+from headrace.storage.local.flusher import Flusher
+from headrace.storage.local.jobs import CheckpointWrite, Flush, Job, LogFlush, PrepareJournalFile, WriteIndexes
 from headrace.storage.local.journal import Journal, Position
 from headrace.storage.local.log import LocalLog
 from headrace.storage.local.segment import Segment, segment_path

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from pamqp import base, commands
 
-from headrace.core.definition import declared
+from headrace.core.declared import declared
 from headrace.errors import Unavailable
 from headrace.model import AMQP091
 from headrace.net.connection import Wire

@@ -6,7 +6,8 @@ import pytest
 from pamqp import commands
 
 from headrace.core.account import Account
-from headrace.core.definition import STREAM, QueueDefinition, declared
+from headrace.core.declared import declared
+from headrace.core.definition import STREAM, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.properties import Properties
 from headrace.core.rights import Permission, Rights

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.core.definition import STREAM, QueueDefinition, Retry, declared
+from headrace.core.declared import declared
+from headrace.core.definition import STREAM, QueueDefinition, Retry
 from headrace.core.group import ACK
 from headrace.core.properties import Properties
 from headrace.model import AMQP091, Message, Source
