@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
-from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
+from headrace.storage.group_state import STREAM, WORK
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.memory import MemoryEngine
 from tests.contents import contents
@@ -303,7 +303,7 @@ class Engines(RuleBasedStateMachine):
         self.model.sync()
         for name in self.local.logs():
             self.model._logs[name]._groups = {
-                group: _copied(state) for group, state in self.local.log(name).groups.items()
+                group: state.copy() for group, state in self.local.log(name).groups.items()
             }
         assert contents(self.model) == found
         self.history = [found]
@@ -321,15 +321,6 @@ class Engines(RuleBasedStateMachine):
     def nothing_is_confirmed_twice(self) -> None:
         if hasattr(self, "history"):
             assert self.confirmed < len(self.history)
-
-
-def _copied(state: GroupState) -> GroupState:
-    copied = GroupState(state.name, state.mode, state.filter, state.cursor)
-    copied.committed = state.committed
-    for start, stop in state.settled:
-        copied.settled.add(start, stop)
-    copied.pending = {at: Pending(one.attempts, one.due_us, one.consumer) for at, one in state.pending.items()}
-    return copied
 
 
 TestEngines = Engines.TestCase

@@ -11,7 +11,7 @@ from headrace.core.delivery import Consumer, Delivery, Turns
 from headrace.core.topics import TopicFilter
 from headrace.core.turn import Turn
 from headrace.model import Message
-from headrace.storage.group_state import GroupState, Pending
+from headrace.storage.group_state import GroupState
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -233,15 +233,3 @@ class Group(ABC):
         for consumer in self.consumers:
             self.consumers.leave(consumer)
             consumer.group = None
-
-
-def copied(state: GroupState) -> GroupState:
-    """A state of our own to move ahead of what is stored."""
-    copy = GroupState(state.name, state.mode, state.filter, state.committed)
-    copy.cursor = state.cursor
-    for start, stop in state.settled:
-        copy.settled.add(start, stop)
-    copy.pending = {
-        offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in state.pending.items()
-    }
-    return copy

@@ -10,7 +10,7 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
 from headrace.core.follower import is_cursor
-from headrace.core.group import Group, copied
+from headrace.core.group import Group
 from headrace.core.history import History
 from headrace.core.position import FIRST, NEXT, TIMESTAMP
 from headrace.core.properties import Codecs, MessageRow
@@ -110,7 +110,7 @@ class Queue:
         """Have the groups that are stored; what places other queues have in this one is theirs alone."""
         states = [state for state in self.log.groups.values() if not is_cursor(state.name)]
         for state in states:
-            self._add_group(copied(state), True)
+            self._add_group(state.copy(), True)
         return states
 
     @property
@@ -551,7 +551,7 @@ class Queue:
         """The message's time is over, for all groups at once, and it is one dead letter."""
         self._disposal.give_up(turn, offset, message, EXPIRED, now_us)
 
-    def settled(self, message: Message, group: Group) -> None:
+    def settled(self, message: Message) -> None:
         """A group is done with a message."""
         self._depth.settled(message)
 

@@ -288,7 +288,7 @@ class WorkGroup(Group):
         commit = turn.commit_for(self.queue)
         self._given_up += len(skipped)
         for offset, message in skipped:
-            self.queue.settled(message, self)
+            self.queue.settled(message)
             commit.ack(self.queue.log.name, self.name, offset, offset + 1)
             self.state.settle(offset, offset + 1)
         turn.touched.add(self.queue)
@@ -594,12 +594,12 @@ class WorkGroup(Group):
         turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
         self._given_up += 1
         self._forget(turn, offset)
-        self.queue.settled(message, self)
+        self.queue.settled(message)
         self.queue.note_end(turn, self, offset, attempts, reason, now_us)
         self.queue.dead_letter(turn, message, self.name, offset, attempts, reason, now_us)
 
     def _settled(self, turn: Turn, offset: int, message: Message) -> None:
-        self.queue.settled(message, self)
+        self.queue.settled(message)
         turn.commit_for(self.queue).ack(self.queue.log.name, self.name, offset, offset + 1)
         self._forget(turn, offset)
 

@@ -95,6 +95,17 @@ class GroupState:
         self.settled = RangeSet()
         self.pending: dict[int, Pending] = {}
 
+    def copy(self) -> "GroupState":
+        """The same state, to be changed by itself."""
+        copied = GroupState(self.name, self.mode, self.filter, self.committed)
+        copied.cursor = self.cursor
+        for start, stop in self.settled:
+            copied.settled.add(start, stop)
+        copied.pending = {
+            offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in self.pending.items()
+        }
+        return copied
+
     def apply(self, step: Transition) -> None:
         """Make one transition: both the progress and the pending part of it."""
         self.apply_progress(step)

@@ -78,7 +78,7 @@ class ObjectGroup:
         self.log = log
         self.state = state
         """What is stored."""
-        self.staged = copied(state)
+        self.staged = state.copy()
         self.exponent = exponent
         self.capacity = int(10**exponent)
         self.records: dict[bytes, bytes] = {}
@@ -254,7 +254,7 @@ class ObjectGroup:
         for key, value in buckets:
             self._buckets.add(number_of(decode_queue_key(key).number))
             self._load_bucket(value, attempts, describe(key))
-        self.staged = copied(self.state)
+        self.staged = self.state.copy()
 
     def _load_bucket(self, value: bytes, attempts: dict[int, list[Attempt]], where: str) -> None:
         available, in_flight = decode_active(value, where)
@@ -276,15 +276,3 @@ class ObjectGroup:
             entry.attempts = found
             entry.is_recorded = True
         return entry
-
-
-def copied(state: GroupState) -> GroupState:
-    """The same state, to be changed by itself."""
-    copy = GroupState(state.name, state.mode, state.filter, state.committed)
-    copy.cursor = state.cursor
-    for start, stop in state.settled:
-        copy.settled.add(start, stop)
-    copy.pending = {
-        offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in state.pending.items()
-    }
-    return copy
