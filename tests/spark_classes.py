@@ -1,7 +1,7 @@
 """Makes the file of classes that every Java of a test run shares: `python -m tests.spark_classes FILE`. No tests here.
 
-Starting Spark is mostly loading and checking its classes, and a test run starts it more than a dozen times. What a first
-session loads is kept in the file. More could be: what else it would load takes as long to keep as it saves.
+Starting Spark is mostly loading and checking its classes, and a test run starts it more than a dozen times. What a
+first session loads is kept in the file. More could be: what else it would load takes as long to keep as it saves.
 """
 
 import os
