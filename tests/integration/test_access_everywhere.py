@@ -106,7 +106,7 @@ def test_a_message_larger_than_the_user_may_send_is_refused_over_every_protocol(
 @pytest.mark.parametrize("kind", [kind for kind in SPEAKERS if issubclass(kind, Connected)], ids=lambda kind: kind.name)
 def test_who_may_not_read_any_more_reads_no_more_and_is_told(server: Server, kind: type[Connected]) -> None:
     user, queue = "gone", "$queue/nothing-in-it"
-    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=60) as http:
+    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=60, verify=False) as http:
 
         def allow(read: str) -> None:
             body = {"configure": ".*", "write": ".*", "read": read}

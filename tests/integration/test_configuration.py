@@ -263,7 +263,7 @@ def test_queues_of_the_file_are_in_their_virtual_hosts_which_are_made(server: Se
 def test_connections_over_http_are_in_the_log_with_their_user(server: Server, file: Path) -> None:
     file.write_text("")
     server.start()
-    with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30) as client:
+    with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30, verify=False) as client:
         client.get("/health")
         for _ in range(3):
             assert client.get("/api/v1/overview").status_code == 200
@@ -276,6 +276,6 @@ def test_connections_over_http_are_in_the_log_with_their_user(server: Server, fi
 
 
 def _get(server: Server, path: str) -> Any:
-    answer = httpx.get(server.http_url + path, auth=("guest", "guest"), timeout=30)
+    answer = httpx.get(server.http_url + path, auth=("guest", "guest"), timeout=30, verify=False)
     assert answer.status_code == 200, answer.text
     return answer.json()

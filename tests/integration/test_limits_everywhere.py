@@ -54,12 +54,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def _put(server: Server, queue: str, body: dict[str, object]) -> None:
     url = f"{server.http_url}/api/v1/queues/%2F/{queue}"
-    assert httpx.put(url, auth=("guest", "guest"), json=body, timeout=30).is_success
+    assert httpx.put(url, auth=("guest", "guest"), json=body, timeout=30, verify=False).is_success
 
 
 def _depth(server: Server, queue: str) -> int:
     url = f"{server.http_url}/api/v1/queues/%2F/{queue}"
-    return int(httpx.get(url, auth=("guest", "guest"), timeout=30).json()["counters"]["ready"])
+    return int(httpx.get(url, auth=("guest", "guest"), timeout=30, verify=False).json()["counters"]["ready"])
 
 
 @pytest.mark.parametrize("kind", CONNECTED, ids=_slug)
@@ -122,7 +122,7 @@ def test_a_user_that_published_too_much_is_not_heard_for_a_while(server: Server,
     assert speaker.publish_all(other, other, f"$queue/{queue}", 2) == 2
 
     assert _depth(server, queue) == 3
-    gone = httpx.delete(f"{server.http_url}/api/v1/users/{user}", auth=("guest", "guest"), timeout=30)
+    gone = httpx.delete(f"{server.http_url}/api/v1/users/{user}", auth=("guest", "guest"), timeout=30, verify=False)
     assert gone.is_success  # which ends its connections, also one that is not heard
     publishing.join(60)
     assert confirmed == [1]
@@ -135,7 +135,9 @@ def _publish_much(server: Server, user: str) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with httpx.Client(base_url=f"{server.http_url}/bulk/transactions/{user}", auth=(user, user), timeout=30) as http:
+    with httpx.Client(
+        base_url=f"{server.http_url}/bulk/transactions/{user}", auth=(user, user), timeout=30, verify=False
+    ) as http:
         assert http.put("/parts/p", params={"queue": "orders"}, content=bytes(sink.getvalue())).is_success
         done = http.post("/commit", json={"parts": ["p"]})
     assert done.json()["rows"] == _HOUR, done.text

@@ -48,7 +48,12 @@ def test_data_backup_and_ready_file_are_private(server: Server, tmp_path: Path) 
         writer.write_table(table)
     part = f"{server.http_url}/bulk/transactions/t/parts/p"
     body = bytes(sink.getvalue())
-    assert httpx.put(part, params={"queue": "orders"}, content=body, auth=("guest", "guest")).status_code == 200
+    assert (
+        httpx.put(
+            part, params={"queue": "orders"}, content=body, auth=("guest", "guest"), timeout=60, verify=False
+        ).status_code
+        == 200
+    )
     copied = headrace("backup", tmp_path / "data", tmp_path / "copy")
     assert copied.returncode == 0, copied.stderr
 

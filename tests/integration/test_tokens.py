@@ -75,7 +75,7 @@ def speaker(request: pytest.FixtureRequest, server: Server) -> Speaker:
 
 
 def _bearer(server: Server, token: str, path: str = "/api/whoami") -> httpx.Response:
-    return httpx.get(server.http_url + path, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    return httpx.get(server.http_url + path, headers={"Authorization": f"Bearer {token}"}, timeout=30, verify=False)
 
 
 # -- every protocol

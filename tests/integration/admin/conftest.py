@@ -17,7 +17,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def http(server: Server) -> Iterator[httpx.Client]:
     """A client that logged in."""
-    with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30) as client:
+    with httpx.Client(base_url=server.http_url, auth=("guest", "guest"), timeout=30, verify=False) as client:
         yield client
 
 

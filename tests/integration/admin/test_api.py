@@ -20,7 +20,9 @@ from tests.servers import Server
 
 @pytest.fixture
 def api(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=30) as client:
+    with httpx.Client(
+        base_url=f"{server.http_url}/api/v1", auth=("guest", "guest"), timeout=30, verify=False
+    ) as client:
         yield client
 
 
@@ -373,7 +375,7 @@ def test_a_user_sees_what_permissions_and_tags_allow(api: httpx.Client, name: st
     declare(api, f"{name}-mine")
     declare(api, f"{name}-other")
     assert api.put(f"/users/{name}", json={"password": "secret", "tags": ["management"]}).status_code == 200
-    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=(name, "secret"), timeout=30) as user:
+    with httpx.Client(base_url=f"{server.http_url}/api/v1", auth=(name, "secret"), timeout=30, verify=False) as user:
         before = user.get(f"/queues/%2F/{name}-mine").status_code
         api.put(f"/permissions/%2F/{name}", json={"read": ".*-mine$"})
 
@@ -391,7 +393,7 @@ def test_a_user_sees_what_permissions_and_tags_allow(api: httpx.Client, name: st
 def test_a_user_without_tags_may_not_use_the_api(api: httpx.Client, name: str, server: Server) -> None:
     api.put(f"/users/{name}", json={"password": "secret"})
 
-    answer = httpx.get(f"{server.http_url}/api/v1/overview", auth=(name, "secret"))
+    answer = httpx.get(f"{server.http_url}/api/v1/overview", auth=(name, "secret"), timeout=60, verify=False)
 
     assert answer.status_code == 403
 
@@ -420,7 +422,9 @@ def test_virtual_hosts_are_made_and_removed(api: httpx.Client, name: str) -> Non
     ["", "Basic", "Basic !!!", "Basic " + base64.b64encode(b"guest").decode(), "Bearer x", "Basic /w=="],
 )
 def test_what_is_no_login_is_a_401_that_asks_for_one(server: Server, header: str) -> None:
-    answer = httpx.get(f"{server.http_url}/api/v1/overview", headers={"authorization": header})
+    answer = httpx.get(
+        f"{server.http_url}/api/v1/overview", headers={"authorization": header}, timeout=60, verify=False
+    )
 
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Basic ")
@@ -428,7 +432,11 @@ def test_what_is_no_login_is_a_401_that_asks_for_one(server: Server, header: str
 
 def test_a_wrong_password_is_a_401_and_a_script_is_not_made_to_ask(server: Server) -> None:
     answer = httpx.get(
-        f"{server.http_url}/api/v1/overview", auth=("guest", "wrong"), headers={"x-requested-with": "dashboard"}
+        f"{server.http_url}/api/v1/overview",
+        auth=("guest", "wrong"),
+        headers={"x-requested-with": "dashboard"},
+        timeout=60,
+        verify=False,
     )
 
     assert answer.status_code == 401
@@ -449,7 +457,9 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(server: Server) -
         for _ in range(40):
             yield bytes(1 << 20)
 
-    answer = httpx.post(f"{server.http_url}/api/v1/publish/%2F", content=body(), auth=("guest", "guest"), timeout=60)
+    answer = httpx.post(
+        f"{server.http_url}/api/v1/publish/%2F", content=body(), auth=("guest", "guest"), timeout=60, verify=False
+    )
 
     assert answer.status_code == 413
     assert answer.json()["error"] == "too_large"

@@ -20,7 +20,7 @@ def durable(tmp_path: Path) -> Iterator[Server]:
 
 
 def client(server: Server, user: str = "guest") -> httpx.Client:
-    return httpx.Client(base_url=server.http_url, auth=(user, user), timeout=30)
+    return httpx.Client(base_url=server.http_url, auth=(user, user), timeout=30, verify=False)
 
 
 def stream(table: pa.Table) -> bytes:

@@ -50,15 +50,15 @@ def everything(connection: socket.socket) -> bytes:
 
 
 def test_health_and_readiness_need_no_login(server: Server) -> None:
-    assert httpx.get(f"{server.http_url}/health").json() == {"status": "healthy"}
-    assert httpx.get(f"{server.http_url}/ready").json() == {"status": "ready"}
+    assert httpx.get(f"{server.http_url}/health", timeout=60, verify=False).json() == {"status": "healthy"}
+    assert httpx.get(f"{server.http_url}/ready", timeout=60, verify=False).json() == {"status": "ready"}
 
 
 def test_nothing_of_http_is_loaded_before_the_first_connection(fresh: Server) -> None:
     maps = Path(f"/proc/{fresh.pid}/maps")
     before = maps.read_text()
 
-    assert httpx.get(f"{fresh.http_url}/health").status_code == 200
+    assert httpx.get(f"{fresh.http_url}/health", timeout=60, verify=False).status_code == 200
 
     assert "httptools" not in before
     assert "httptools" in maps.read_text()
@@ -71,13 +71,15 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_no_traceback(fres
         eventually(lambda: "connected" in fresh.log())
     eventually(lambda: "the connection is ended" in fresh.log())
 
-    assert httpx.get(f"{fresh.http_url}/health").status_code == 200
+    assert httpx.get(f"{fresh.http_url}/health", timeout=60, verify=False).status_code == 200
     assert "Traceback" not in fresh.log()
 
 
 def test_clients_that_come_while_http_is_loaded_are_all_answered(fresh: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
-        answers = list(pool.map(lambda _: httpx.get(f"{fresh.http_url}/health").status_code, range(20)))
+        answers = list(
+            pool.map(lambda _: httpx.get(f"{fresh.http_url}/health", timeout=60, verify=False).status_code, range(20))
+        )
 
     assert answers == [200] * 20
 

@@ -127,7 +127,7 @@ def test_definitions_go_from_one_broker_to_another(
         admin(other, "import", str(file))
         admin(other, "import", str(file))
 
-        with httpx.Client(base_url=other.http_url, auth=(name, "secret"), timeout=30) as client:
+        with httpx.Client(base_url=other.http_url, auth=(name, "secret"), timeout=30, verify=False) as client:
             configured = client.get(f"/api/v1/queues/{name}/configured").json()["definition"]
             queues = {each["name"]: each["type"] for each in client.get(f"/api/queues/{name}").json()}
             bindings = [each["source"] for each in client.get(f"/api/queues/{name}/plain/bindings").json()]
@@ -224,11 +224,11 @@ def test_a_user_who_only_manages_sees_no_users(http: httpx.Client, server: Serve
     http.put(f"/api/users/{name}", json={"password": "secret", "tags": "management"})
 
     def status(path: str) -> int:
-        return httpx.get(f"{server.http_url}{path}", auth=(name, "secret")).status_code
+        return httpx.get(f"{server.http_url}{path}", auth=(name, "secret"), timeout=60, verify=False).status_code
 
     assert status("/api/whoami") == 200
     assert status("/api/users") == 403
     assert status("/api/definitions") == 403
     assert status("/api/nodes") == 403
     assert status("/api/queues/%2F") == 403
-    assert httpx.get(f"{server.http_url}/api/queues", auth=(name, "secret")).json() == []
+    assert httpx.get(f"{server.http_url}/api/queues", auth=(name, "secret"), timeout=60, verify=False).json() == []

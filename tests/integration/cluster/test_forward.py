@@ -118,7 +118,7 @@ def test_who_is_connected_is_listed_with_its_own_address_and_the_node_it_came_to
     nodes.pika("b", **parameters)
 
     def found() -> list[dict[str, object]]:
-        items = httpx.get(f"{nodes['a'].url}/api/v1/connections", auth=_GUEST).json()["items"]
+        items = httpx.get(f"{nodes['a'].url}/api/v1/connections", auth=_GUEST, timeout=60, verify=False).json()["items"]
         return [item for item in items if item["client_id"] == queue]
 
     eventually(lambda: bool(found()))
@@ -130,10 +130,12 @@ def test_who_is_connected_is_listed_with_its_own_address_and_the_node_it_came_to
 
 def test_an_operator_ends_a_connection_that_came_through_another_node(nodes: Nodes, queue: str) -> None:
     connection = nodes.pika("b", client_properties={"connection_name": queue})
-    items = httpx.get(f"{nodes['b'].url}/api/v1/connections", auth=_GUEST).json()["items"]
+    items = httpx.get(f"{nodes['b'].url}/api/v1/connections", auth=_GUEST, timeout=60, verify=False).json()["items"]
     (name,) = [item["name"] for item in items if item["client_id"] == queue]
 
-    assert httpx.delete(f"{nodes['b'].url}/api/v1/connections/{name.replace(' ', '%20')}", auth=_GUEST).is_success
+    assert httpx.delete(
+        f"{nodes['b'].url}/api/v1/connections/{name.replace(' ', '%20')}", auth=_GUEST, timeout=60, verify=False
+    ).is_success
 
     with pytest.raises(ConnectionClosedByBroker):
         connection.process_data_events(60)

@@ -23,7 +23,7 @@ def nodes() -> Iterator[Nodes]:
 @pytest.fixture
 def client(nodes: Nodes) -> Iterator[httpx.Client]:
     """One connection to the node that does not own the store, used again and again."""
-    with httpx.Client(base_url=nodes["b"].url, auth=_GUEST, timeout=60) as opened:
+    with httpx.Client(base_url=nodes["b"].url, auth=_GUEST, timeout=60, verify=False) as opened:
         yield opened
 
 
@@ -31,7 +31,7 @@ def test_a_queue_is_made_filled_and_seen_through_another_node(client: httpx.Clie
     made = client.put("/api/v1/queues/%2F/made%2Fthere", json={})
     message = {"topic": "$queue/mine", "payload": "hello", "payload_encoding": "string", "qos": 1}
     published = client.post("/publish", json=message)
-    seen = httpx.get(f"{nodes['a'].url}/api/v1/queues/%2F/made%2Fthere", auth=_GUEST)
+    seen = httpx.get(f"{nodes['a'].url}/api/v1/queues/%2F/made%2Fthere", auth=_GUEST, timeout=60, verify=False)
 
     assert made.is_success, made.text
     assert published.is_success, published.text
@@ -41,14 +41,17 @@ def test_a_queue_is_made_filled_and_seen_through_another_node(client: httpx.Clie
 
 def test_what_is_refused_there_is_refused_here_in_the_same_words(client: httpx.Client, nodes: Nodes) -> None:
     for method, path in (("GET", "/api/v1/queues/%2F/none"), ("GET", "/nowhere"), ("DELETE", "/api/v1/queues")):
-        here, there = client.request(method, path), httpx.request(method, f"{nodes['a'].url}{path}", auth=_GUEST)
+        here, there = (
+            client.request(method, path),
+            httpx.request(method, f"{nodes['a'].url}{path}", auth=_GUEST, timeout=60, verify=False),
+        )
         assert (here.status_code, here.json()) == (there.status_code, there.json())
     assert client.get("/api/v1/queues", auth=("guest", "wrong")).status_code == 401
     assert client.get("/api/v1/queues", auth=("guest", "wrong")).headers["www-authenticate"]
 
 
 def test_the_pages_of_the_dashboard_come_through_any_node(client: httpx.Client, nodes: Nodes) -> None:
-    page, there = client.get("/"), httpx.get(nodes["a"].url, follow_redirects=True)
+    page, there = client.get("/"), httpx.get(nodes["a"].url, follow_redirects=True, timeout=60, verify=False)
     page = client.get(page.headers["location"]) if page.is_redirect else page
 
     assert page.text == there.text
@@ -94,8 +97,8 @@ def test_health_readiness_and_metrics_are_its_own(client: httpx.Client) -> None:
 def test_a_request_that_waits_for_an_owner_in_vain_is_told_so() -> None:
     with Nodes("a", "b") as nodes:
         nodes["b"].impatient()
-        ready = httpx.get(f"{nodes['b'].url}/ready")
-        answer = httpx.get(f"{nodes['b'].url}/api/v1/overview", auth=_GUEST)
+        ready = httpx.get(f"{nodes['b'].url}/ready", timeout=60, verify=False)
+        answer = httpx.get(f"{nodes['b'].url}/api/v1/overview", auth=_GUEST, timeout=60, verify=False)
 
     assert (ready.status_code, ready.json()["role"]) == (503, "follower")
     assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
@@ -103,7 +106,10 @@ def test_a_request_that_waits_for_an_owner_in_vain_is_told_so() -> None:
 
 
 def test_a_node_that_becomes_the_owner_answers_itself() -> None:
-    with Nodes("a", "b") as nodes, httpx.Client(base_url=nodes["b"].url, auth=_GUEST, timeout=60) as client:
+    with (
+        Nodes("a", "b") as nodes,
+        httpx.Client(base_url=nodes["b"].url, auth=_GUEST, timeout=60, verify=False) as client,
+    ):
         nodes.own("a")
         client.put("/api/v1/queues/%2F/of-a", json={})
         assert client.get("/api/v1/queues/%2F/of-a").is_success

@@ -54,16 +54,21 @@ def test_reject_tells_mqtt_3_that_this_server_is_none(rejecting: Nodes) -> None:
 
 
 def test_reject_redirects_http_and_a_client_that_follows_is_served(rejecting: Nodes) -> None:
-    answer = httpx.get(f"{rejecting['b'].url}/api/v1/queues?limit=1", auth=_GUEST)
+    answer = httpx.get(f"{rejecting['b'].url}/api/v1/queues?limit=1", auth=_GUEST, timeout=60, verify=False)
     followed = httpx.put(
-        f"{rejecting['b'].url}/api/v1/queues/%2F/there", json={}, auth=_GUEST, follow_redirects=True, timeout=60
+        f"{rejecting['b'].url}/api/v1/queues/%2F/there",
+        json={},
+        auth=_GUEST,
+        follow_redirects=True,
+        timeout=60,
+        verify=False,
     )
 
     assert answer.status_code == 307
     assert answer.headers["location"] == f"{rejecting['a'].url}/api/v1/queues?limit=1"
     assert followed.is_success or followed.status_code == 401  # a login is not sent to another address by itself
-    assert httpx.get(f"{rejecting['b'].url}/ready").status_code == 503
-    assert httpx.get(f"{rejecting['b'].url}/health").status_code == 200
+    assert httpx.get(f"{rejecting['b'].url}/ready", timeout=60, verify=False).status_code == 503
+    assert httpx.get(f"{rejecting['b'].url}/health", timeout=60, verify=False).status_code == 200
 
 
 def test_local_refuse_listens_only_where_clients_are_served() -> None:
@@ -73,9 +78,9 @@ def test_local_refuse_listens_only_where_clients_are_served() -> None:
         for listener in ("amqp", "mqtt", "ws"):
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", nodes["b"].port(listener)), timeout=60)
-        ready = httpx.get(f"{nodes['b'].url}/ready")
+        ready = httpx.get(f"{nodes['b'].url}/ready", timeout=60, verify=False)
         assert (ready.status_code, ready.json()["role"], ready.json()["owner"]) == (503, "follower", "a")
-        refused = httpx.get(f"{nodes['b'].url}/api/v1/queues", auth=_GUEST)
+        refused = httpx.get(f"{nodes['b'].url}/api/v1/queues", auth=_GUEST, timeout=60, verify=False)
         assert refused.status_code == 503
         assert nodes.pika("a").is_open
 
@@ -83,4 +88,4 @@ def test_local_refuse_listens_only_where_clients_are_served() -> None:
 
         assert nodes.pika("b").is_open
         assert connack(nodes["b"].port("mqtt"), paho.MQTTv5)[0] == "Success"
-        assert httpx.get(f"{nodes['b'].url}/ready").status_code == 200
+        assert httpx.get(f"{nodes['b'].url}/ready", timeout=60, verify=False).status_code == 200

@@ -28,7 +28,9 @@ def test_a_consumer_that_stops_reading_makes_the_owner_wait_and_gets_all_in_the_
         consuming.basic_consume("large", lambda c, method, properties, body: got.append(len(body)), auto_ack=True)
 
         def sent() -> int:
-            items = httpx.get(f"{nodes['a'].url}/api/v1/connections", auth=_GUEST, timeout=60).json()["items"]
+            items = httpx.get(f"{nodes['a'].url}/api/v1/connections", auth=_GUEST, timeout=60, verify=False).json()[
+                "items"
+            ]
             return int(next(item["sent_bytes"] for item in items if item["client_id"] == "slow"))
 
         amounts = [-1, 0]

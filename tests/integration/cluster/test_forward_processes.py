@@ -34,7 +34,9 @@ def test_all_protocols_go_on_through_one_node_when_the_owner_behind_it_is_killed
         for client in (five, three):
             client.client.reconnect_delay_set(1, 1)
         five.sure(f"$queue/{_QUEUE}", b"by paho")
-        listed = httpx.get(f"http://127.0.0.1:{node.ports['http']}/api/v1/connections", auth=_GUEST, timeout=60).json()
+        listed = httpx.get(
+            f"http://127.0.0.1:{node.ports['http']}/api/v1/connections", auth=_GUEST, timeout=60, verify=False
+        ).json()
         assert {item["node"] for item in listed["items"]} == {node.name}
 
         owner.kill()

@@ -100,6 +100,8 @@ def test_brokers_of_two_groups_share_a_store_and_each_has_its_queues(tmp_path: P
             f"{main.http_url}/api/v1/queues/%2F/late",
             json={"replication": {"enabled": True, "group": HOT}},
             auth=("guest", "guest"),
+            timeout=60,
+            verify=False,
         )
         assert (answer.status_code, "this broker serves 'main'" in answer.text) == (400, True)
 

@@ -129,7 +129,7 @@ def test_a_stream_survives_restarts_of_the_broker_and_reports_how_far_it_is(
     bounds: dict[str, int] = {}
     while bounds.get("spark") != 21:
         assert time.monotonic() < deadline, bounds
-        answer = httpx.get(f"{broker.url}/bulk/queues", params={"name": "orders"})
+        answer = httpx.get(f"{broker.url}/bulk/queues", params={"name": "orders"}, timeout=60, verify=False)
         bounds = answer.json()["queues"]["orders"]["groups"]
         time.sleep(0.05)
     query.stop()

@@ -67,7 +67,7 @@ def here(
 def _fill(broker: Broker) -> None:
     names = (*QUEUES, "events", "prices", "prices-now", "latest")
     for name in names:
-        httpx.delete(f"{broker.url}/api/v1/queues/%2F/{name}", timeout=30)
+        httpx.delete(f"{broker.url}/api/v1/queues/%2F/{name}", timeout=30, verify=False)
     broker.declare("events", "prices", **{"x-queue-type": "stream"})
     channel = broker.declare(*QUEUES)
     for number in range(3):
