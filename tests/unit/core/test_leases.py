@@ -1,18 +1,20 @@
 """Leases behave as a table of who holds what until when, whatever order they end in."""
 
-from typing import cast
-
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.declared import declared
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import Group
 from headrace.core.leases import Leases
 from headrace.model import Message, Source
+from tests.house import House
 
 MESSAGE = Message(Source("orders"), b"", 0)
 CONSUMER = Consumer("ann", lambda deliveries: None)
-NOBODY = cast("Group", None)
+HOUSE = House()
+HOUSE.broker.declare(declared("orders", durable=True))
+HOUSE.consume("orders")
+GROUP = HOUSE.broker.queue("orders").groups["default"]
 
 offsets = st.integers(0, 30)
 times = st.integers(1, 40)
@@ -39,7 +41,7 @@ class Table:
 
     def give(self, wanted: set[int], due_us: int) -> None:
         free = sorted(wanted - self.dues.keys())
-        made = [Delivery(NOBODY, CONSUMER, offset, MESSAGE, 1, False) for offset in free]
+        made = [Delivery(GROUP, CONSUMER, offset, MESSAGE, 1, False) for offset in free]
         self.leases.give(made, due_us)
         self.dues.update(dict.fromkeys(free, due_us))
         self.all += made
