@@ -54,6 +54,8 @@ class Transaction:
         self._turn.done = self._done
         self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
         """What it settles: as it has it now, how, and as the consumer got it."""
+        self._claimed: list[Delivery] = []
+        """Those of them that storage knows of only if this is stored."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
@@ -87,7 +89,9 @@ class Transaction:
             queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
             due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
-            store_claim(commit, lease)
+            if not lease.is_claimed:
+                self._claimed.append(lease)
+                store_claim(commit, lease)
             commit.requeue(log, group.name, offset, offset + 1, max(due_us, self._now_us))
 
     def _end(self, queue: Queue, lease: Delivery, outcome: int) -> str:
@@ -109,11 +113,12 @@ class Transaction:
         for queue, messages in self._turn.published.items():
             queue.unstaged(messages)
         self._turn.published = {}
+        for lease in self._claimed:
+            lease.is_claimed = False
         for group, lease, _, delivery in self._held:
             holder = lease.consumer
             if delivery.offset not in holder.held:
                 continue  # gone with its queue
-            lease.is_claimed = delivery.is_claimed
             if delivery.consumer.group is not group:
                 group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
                 group.queue.pump_soon()

@@ -106,6 +106,25 @@ def test_after_it_failed_the_consumer_can_settle_as_if_nothing_had_been(
     assert (texts(refused, "in"), texts(refused, "out")) == ([], ["again"])
 
 
+def test_those_that_failed_are_no_attempts(stubborn: StubbornEngine, refused: House) -> None:
+    refused.broker.declare(QueueDefinition("in"))
+    refused.broker.declare(declared("out", durable=True))
+    inbox = refused.consume("in")
+    refused.broker.publish(refused.message("work", "in"))
+    refused.turn()
+    for _ in range(2):
+        stubborn.refusal = FULL
+        assert commit(refused, (inbox.got[0], NACK)) == [FULL]
+        stubborn.refusal = None
+        refused.advance(2)
+    refused.settle(NACK, inbox.got[0])
+    refused.advance(10)
+
+    again = House(stubborn, refused.clock).consume("in")
+
+    assert [delivery.attempts for delivery in again.got] == [3]
+
+
 def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: StubbornEngine, refused: House) -> None:
     inbox = prepared(refused, lease_ms=10_000)
     stubborn.refusal = FULL
