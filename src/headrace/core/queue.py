@@ -33,8 +33,8 @@ DEFAULT_GROUP: Final = "default"
 ARCHIVE: Final = "archive"
 """The group as which an archive reports how far it is."""
 BROWSE_BYTES: Final = 16 << 20
-_EXPIRED_AT_ONCE: Final = 1000
 _AGAIN_US: Final = 1_000_000
+_EXPIRED_AT_ONCE: Final = 1000
 """How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
 
