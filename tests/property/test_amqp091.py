@@ -127,6 +127,8 @@ def _shown(event: object) -> tuple[object, ...]:
         return (event.channel, event.first, event.tag, event.multiple)
     if isinstance(event, Method):
         return (event.channel, event.method.name, repr(dict(event.method)))
+    if isinstance(event, TooLarge):
+        return (event.channel, event.size)
     assert isinstance(event, Hello)
     return (event.is_ours,)
 
@@ -140,6 +142,28 @@ def test_any_cut_of_the_bytes_gives_the_same_events_and_the_same_error(
     pieces = [wire[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
 
     assert _events(pieces) == _events([wire])
+
+
+_publishes_alike = st.builds(
+    _publish,
+    st.sampled_from([1, 2]),
+    st.just(""),
+    st.sampled_from(["a", "b", "queue"]),
+    st.sampled_from([b"\x00\x00", b"\x10\x00\x02"]),
+    st.sampled_from([b"", b"x", b"y", b"long"]),
+)
+
+
+@given(st.lists(_publishes_alike, max_size=12), st.none() | st.tuples(st.integers(0, 600), st.integers(0, 255)))
+def test_publishes_that_are_alike_are_read_in_one_piece_as_byte_by_byte(
+    publishes: list[bytes], wrong: tuple[int, int] | None
+) -> None:
+    wire = bytearray(PROTOCOL_HEADER + b"".join(publishes))
+    if wrong is not None:
+        at, byte = wrong
+        wire[len(PROTOCOL_HEADER) + at : len(PROTOCOL_HEADER) + at + 1] = bytes((byte,))
+
+    assert _events([bytes(wire)]) == _events([bytes((byte,)) for byte in wire])
 
 
 def _one_by_one(event: object) -> list[object]:

@@ -9,7 +9,8 @@ from headrace.bench.load import Load, Scenario, Step
 from headrace.errors import Refused
 
 _KIB: Final = 1024
-_FLOW: Final = Load("amqp", at_once=128, window=4096, ahead=8192)
+FLOW: Final = Load("amqp", at_once=128, window=4096, ahead=8192)
+"""Messages through one queue, as fast as it goes, with a window that no broker waits for."""
 _NATS_FLOW: Final = Load("nats", at_once=128, window=4096, ahead=8192, ack_every=1)
 _FAN_OUT: Final = 100
 _FAN_IN: Final = 8
@@ -41,8 +42,8 @@ def _amqp() -> list[Scenario]:
     four = Load("amqp", publishers=4, consumers=4, window=256, prefetch=256, ack_every=50)
     fan_out = Load("amqp", exchange="fanout", queues=10, consumers=10, ahead=1024)
     return [
-        _backlog("amqp-queue", "AMQP queue", 0, _FLOW, _NATS_FLOW, is_main=True),
-        _flow("amqp-end-to-end", "AMQP end to end, 1 x 1", _FLOW, _NATS_FLOW, is_main=True),
+        _backlog("amqp-queue", "AMQP queue", 0, FLOW, _NATS_FLOW, is_main=True),
+        _flow("amqp-end-to-end", "AMQP end to end, 1 x 1", FLOW, _NATS_FLOW, is_main=True),
         _flow("amqp-end-to-end-4x4", "AMQP end to end, 4 x 4 on one queue", four),
         _backlog("amqp-stream", "AMQP stream", 0, stream, nats_stream, is_main=True),
         _flow("amqp-fan-out", "AMQP fan-out, 1 to 10 queues", fan_out),

@@ -452,13 +452,16 @@ class Broker:
             stop = at + 1
             while stop < end and deliveries[stop].consumer is consumer and deliveries[stop].group is group:
                 stop += 1
-            some = deliveries if stop - at == end else deliveries[at:stop]
-            at = stop
             if group.queue.is_gone:
-                for delivery in some:
+                for delivery in deliveries[at:stop]:
                     consumer.release(delivery.offset)
+                at = stop
                 continue
-            group.acknowledge(turn, consumer, some, now_us)
+            if stop - at == 1:
+                group.acknowledge_one(turn, consumer, deliveries[at], now_us)
+            else:
+                group.acknowledge(turn, consumer, deliveries[at:stop], now_us)
+            at = stop
             if group.is_drained:
                 self._line.settled()
             else:

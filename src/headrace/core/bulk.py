@@ -106,10 +106,7 @@ class Bulk:
 
     def undo(self) -> None:
         """Nothing of it happens."""
-        for queue, messages in self._turn.published.items():
-            queue.unstaged(messages)
-        for queue, rows in self._turn.encoded.items():
-            queue.unstaged_encoded(rows)
+        self._turn.unstage()
         self._turn = Turn()
 
     # -- routing -----------------------------------------------------------------------------------------------------

@@ -186,8 +186,9 @@ class Consumer:
             self.shared.used += count
 
     def release(self, offset: int) -> None:
-        if offset in self.held:
-            self.held.remove(offset)
+        count = len(self.held)
+        self.held.discard(offset)
+        if len(self.held) != count:
             self._give_back(1)
 
     def release_all(self, offsets: list[int]) -> None:

@@ -73,7 +73,7 @@ class Disposal:
         if not groups:
             self.truncate(turn, queue.log.next_offset)
         self._depth.count()
-        turn.touched.add(queue)
+        turn.touch(queue)
         return count
 
     def trim(self, turn: Turn) -> None:

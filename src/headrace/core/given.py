@@ -36,7 +36,8 @@ class Given:
 
     def add(self, deliveries: list[Delivery]) -> None:
         """These are with a consumer from now on."""
-        self._fresh += deliveries
+        for delivery in deliveries:
+            self._fresh.append(delivery)
         if len(self._fresh) > self._swept_after:
             self._fresh = [delivery for delivery in self._fresh if delivery.is_held]
             self._swept_after = max(_SWEPT_AFTER, 2 * len(self._fresh))

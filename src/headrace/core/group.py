@@ -124,6 +124,10 @@ class Group(ABC):
     def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """End many deliveries of a consumer well; those that it does not hold any more are passed over."""
 
+    def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
+        """The same for one."""
+        self.acknowledge(turn, consumer, [delivery], now_us)
+
     @abstractmethod
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         """A member goes; what it holds goes back in line."""

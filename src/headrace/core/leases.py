@@ -71,11 +71,17 @@ class Leases:
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        delivery = self._deliveries.pop(offset)
-        delivery.is_held = False
-        if not self._deliveries:
-            self.clear()
+        delivery = self._deliveries[offset]
+        self.let_go(delivery)
         return delivery
+
+    def let_go(self, delivery: Delivery) -> None:
+        """The same for one that is at hand."""
+        held = self._deliveries
+        del held[delivery.offset]
+        delivery.is_held = False
+        if not held:
+            self._begin_anew()
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
         """Those of these that the consumer holds, which are held no more."""
@@ -88,14 +94,19 @@ class Leases:
                 lease.is_held = False
                 ended.append(lease)
         if not held:
-            self.clear()
+            self._begin_anew()
         return ended
 
     def clear(self) -> None:
-        """Nothing is held any more. What took little room keeps it, and is not made anew each time."""
+        """Nothing is held any more."""
         for delivery in self._deliveries.values():
             delivery.is_held = False
-        if self._deliveries or self._given > _SLACK:
+        self._deliveries = {}
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nothing is held now. What took little room keeps it, and is not made anew each time."""
+        if self._given > _SLACK:
             self._deliveries = {}
         self._given = 0
         if not self._is_ordered:

@@ -57,7 +57,9 @@ class Line:
         self._in_flight: Turn | None = None
         self._ahead: deque[Turn] = deque()
         """Those that are written and in use, whose publishers hear of it when they are synced."""
-        self._pumps: dict[Queue, None] = {}
+        self._pumps: list[Queue] = []
+        """Those that are due; each knows of which round it is."""
+        self._round = 1
         self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
@@ -84,8 +86,13 @@ class Line:
 
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
-        self._pumps[queue] = None
+        self._add_due(queue)
         self.open()
+
+    def _add_due(self, queue: "Queue") -> None:
+        if queue.due != self._round:
+            queue.due = self._round
+            self._pumps.append(queue)
 
     def settled(self) -> None:
         """Something was settled and there is nothing to deliver for it: a turn that is held back stays so."""
@@ -146,11 +153,10 @@ class Line:
 
     def forget(self, queue: "Queue") -> None:
         """The queue is gone: nothing of what is staged for it matters any more."""
-        self._pumps.pop(queue, None)
-        self.turn.published.pop(queue, None)
+        self.turn.published.remove(queue)
+        self.turn.passing.remove(queue)
         self.turn.moved.pop(queue, None)
         self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
-        self.turn.touched.discard(queue)
         self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
@@ -237,14 +243,15 @@ class Line:
             self._close().refuse(NotFound("the virtual host is deleted"))
 
     def _deliver(self, now_us: int) -> None:
-        pumps, self._pumps = self._pumps, {}
+        pumps, self._pumps = self._pumps, []
+        self._round += 1
         for queue in pumps:
             if not queue.deleted:
                 queue.pump(self.turn, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:
-                if awaited in self._pumps:
+                if awaited is not None and awaited.due == self._round:
                     self._after_pumps.append((awaited, call))
                 else:
                     call()
@@ -254,9 +261,9 @@ class Line:
         turn, self.turn = self.turn, Turn()
         self.held_until_us = 0
         for queue in turn.touched:
-            if queue.durable and not queue.deleted:
+            if not queue.deleted:
                 queue.trim(turn)
-        turn.touched.clear()
+        turn.touched = []
         if not self.given.is_empty:
             self.given.store(turn.durable, self._clock.now_us())
         self.waiting_bytes += turn.size_bytes
@@ -264,10 +271,12 @@ class Line:
 
     def _commit(self, turn: Turn) -> None:
         commit = turn.durable
-        for part in (turn.published, turn.moved):
-            for queue, messages in part.items():
-                if queue.durable:
-                    commit.append(queue.log.name, messages)
+        published = turn.published
+        for at, queue in enumerate(published.queues):
+            commit.append(queue.log.name, published.messages[at])
+        for queue, messages in turn.moved.items():
+            if queue.durable:
+                commit.append(queue.log.name, messages)
         for copied in turn.copied:
             commit.append(copied.queue.log.name, copied.messages, copied.origin)
         for queue, rows in turn.encoded.items():
@@ -296,10 +305,10 @@ class Line:
         """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
         self._in_flight = None
         self._ahead.append(turn)
-        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
-            queue.ran_ahead(append.base)
-        for queue, messages in turn.published.items():
-            queue.unstaged(messages)
+        appends = turn.durable.appends
+        for at, queue in enumerate(turn.appended):
+            queue.ran_ahead(appends[at].base)
+        turn.published.unstage()
         now_us = self._clock.now_us()
         self._use(turn, now_us)
         self._deliver(now_us)
@@ -310,8 +319,9 @@ class Line:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
         self.waiting_bytes -= turn.size_bytes
-        for queue, append in zip(_logged(turn), turn.durable.appends, strict=True):
-            queue.caught_up(append.base + append.count)
+        appends = turn.durable.appends
+        for at, queue in enumerate(turn.appended):
+            queue.caught_up(appends[at].base + appends[at].count)
             if not queue.may_run_ahead:  # one came that had to wait for this
                 self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
@@ -346,8 +356,7 @@ class Line:
             self.on_dropped(name)
         if turn.done is not None:
             self._store_memory(turn)
-        for queue, messages in turn.published.items():
-            queue.unstaged(messages)
+        turn.published.unstage()
         for queue, rows in turn.encoded.items():
             queue.unstaged_encoded(rows)
         turn.confirms.tell(None)
@@ -363,9 +372,11 @@ class Line:
 
     def _use(self, turn: Turn, now_us: int) -> None:
         """What the turn brought is in the logs, to be delivered."""
-        for part in (turn.published, turn.moved):
-            for queue, messages in part.items():
-                self._appended(queue, messages, now_us)
+        published = turn.published
+        for at, queue in enumerate(published.queues):
+            self._appended(queue, published.messages[at], now_us)
+        for queue, messages in turn.moved.items():
+            self._appended(queue, messages, now_us)
         for copied in turn.copied:
             copied.queue.unstaged(copied.messages)
             self._appended(copied.queue, copied.messages, now_us)
@@ -375,7 +386,7 @@ class Line:
         if not queue.deleted:
             self.statistics.stored += len(messages)
             queue.appended(self.turn, messages, now_us)
-            self._pumps[queue] = None
+            self._add_due(queue)
 
     def _store_memory(self, turn: Turn) -> None:
         """What only memory holds waits for no disk."""
@@ -455,11 +466,6 @@ class Line:
             except Corrupt as error:
                 self.on_damage(name, error)
                 turn.forget_log(turn.durable, name)
-
-
-def _logged(turn: Turn) -> "list[Queue]":
-    """The queues that messages of this turn are appended to, as they stand in its commit."""
-    return [queue for queue in turn.appended if queue.durable]
 
 
 def _release(turn: Turn) -> None:

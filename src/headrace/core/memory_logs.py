@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, final
 
+from headrace.core.batches import Batches
 from headrace.core.turn import Turn
 from headrace.errors import HeadraceError
 from headrace.model import Message
@@ -25,19 +26,20 @@ class MemoryLogs:
 
     def store(self, turn: Turn) -> "list[Batch] | None":
         """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
-        touched = [queue for queue in turn.touched if not queue.durable]
+        touched, turn.touched_in_memory = turn.touched_in_memory, []
         for queue in touched:
-            turn.touched.discard(queue)
+            queue.touched = 0
             if not queue.deleted:
                 queue.trim(turn)
         batches: list[Batch] = []
-        for part in (turn.published, turn.moved):
-            for queue in [queue for queue in part if not queue.durable]:
-                messages = part.pop(queue)
-                if part is turn.published:
-                    queue.unstaged(messages)
-                turn.memory.append(queue.log.name, messages)
-                batches.append((queue, messages))
+        if turn.passing:
+            passing, turn.passing = turn.passing, Batches()
+            passing.unstage()
+            batches += zip(passing.queues, passing.messages, strict=True)
+        if turn.moved:
+            batches += [(queue, turn.moved.pop(queue)) for queue in list(turn.moved) if not queue.durable]
+        for queue, messages in batches:
+            turn.memory.append(queue.log.name, messages)
         if turn.memory.is_empty:
             return None
         commit, turn.memory = turn.memory, Commit()

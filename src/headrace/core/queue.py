@@ -79,7 +79,15 @@ class Queue:
         """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
         self.had_consumers = False
         self.deleted = False
+        self.batches = self.batch = 0
+        """The batches that it is in, by number, and its place there: see batches.py."""
+        self.touched = 0
+        """The number of the turn that knows that something was settled here."""
+        self.due = 0
+        """The round in which it delivers: see line.py."""
         self._depth = Depth(self)
+        self._is_limited = self._depth.is_limited
+        """What the depth says, without a look at it."""
         self._disposal = Disposal(self, self._depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
@@ -190,7 +198,8 @@ class Queue:
     def _look_at_entry(self) -> None:
         """Something changed that decides on what may enter."""
         definition = self.definition
-        is_open = self.refusal is None and self.selector is None and not self._depth.is_limited
+        self._is_limited = self._depth.is_limited
+        is_open = self.refusal is None and self.selector is None and not self._is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
 
     def takes(self, message: Message) -> bool:
@@ -249,7 +258,7 @@ class Queue:
 
     def unstaged(self, messages: list[Message]) -> None:
         """What was accepted is in the log now, or it never will be."""
-        if self._depth.is_limited:
+        if self._is_limited:
             self._depth.unstage(messages)
 
     def admits(self, message: Message) -> bool:
@@ -291,8 +300,8 @@ class Queue:
             expires_us = message.expires_us
             if expires_us and (not first_expiry_us or expires_us < first_expiry_us):
                 first_expiry_us = expires_us
-        if first_expiry_us or self.is_stream or self._depth.is_limited:
-            size_bytes = sum([len(message.payload) for message in messages]) if self._depth.is_limited else 0
+        if first_expiry_us or self.is_stream or self._is_limited:
+            size_bytes = sum([len(message.payload) for message in messages]) if self._is_limited else 0
             self._appended(turn, first_expiry_us, size_bytes, now_us)
 
     def _appended(self, turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
@@ -493,7 +502,7 @@ class Queue:
         self._group_list = tuple(self.groups.values())
         group.close()
         turn.commit_for(self).delete_group(self.log.name, name)
-        turn.touched.add(self)
+        turn.touch(self)
         self._depth.count()
 
     def pump(self, turn: Turn, now_us: int) -> None:

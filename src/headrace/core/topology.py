@@ -45,6 +45,8 @@ class Topology:
         self.host = host
         self.exchanges = Exchanges()
         self.queues: dict[str, Queue] = {}
+        self.direct: dict[str, list[Queue]] = {}
+        """Where keys lead on the default exchange, made once: each queue by its name, but for names like addresses."""
         self._addressed: TopicTree[Queue] = TopicTree()
         self._captures: TopicTree[Queue] = TopicTree()
         self._reserves: TopicTree[Queue] = TopicTree()
@@ -76,6 +78,8 @@ class Topology:
 
     def add(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
+        if not is_address(queue.name):
+            self.direct[queue.name] = [queue]
         for tree, pattern in self._patterns(queue):
             tree.add(pattern, queue)
         self._changed()
@@ -91,6 +95,7 @@ class Topology:
         """Take a queue out, with the bindings to it."""
         self._forget(turn, self.exchanges.remove_queue(queue.name))
         del self.queues[queue.name]
+        self.direct.pop(queue.name, None)
         for tree, pattern in self._patterns(queue):
             tree.remove(pattern, queue)
         self._changed()

@@ -110,9 +110,7 @@ class Transaction:
     def undo(self) -> None:
         """Nothing happened: whoever held a message holds it again, or it is back in line."""
         turn = self._line.open()
-        for queue, messages in self._turn.published.items():
-            queue.unstaged(messages)
-        self._turn.published = {}
+        self._turn.unstage()
         for lease in self._claimed:
             lease.is_claimed = False
         for group, lease, _, delivery in self._held:
@@ -147,7 +145,7 @@ class Transaction:
             if end := self._end(queue, lease, outcome):
                 queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
             group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
-            turn.touched.add(queue)
+            turn.touch(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:
             if delivery.offset in delivery.consumer.held:

@@ -3,9 +3,11 @@
 Durable logs and memory logs are in different engines, so a turn has a commit for each.
 """
 
+import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
+from headrace.core.batches import Batches
 from headrace.core.confirms import Confirm, Confirms
 from headrace.errors import HeadraceError
 from headrace.model import Message
@@ -13,6 +15,8 @@ from headrace.storage.api import KEPT, Commit, Encoded, Origin
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
+
+_numbers: Final = itertools.count(1)
 
 
 @final
@@ -49,20 +53,27 @@ class Turn:
         "is_rehearsal",
         "memory",
         "moved",
+        "number",
+        "passing",
         "proofs",
         "published",
         "sent_us",
         "size_bytes",
         "touched",
+        "touched_in_memory",
         "used",
     )
 
     def __init__(self) -> None:
+        self.number = next(_numbers)
         self.durable = Commit()
         self.memory = Commit()
-        self.published: dict[Queue, list[Message]] = {}
+        self.published = Batches()
+        """What clients published to durable queues."""
+        self.passing = Batches()
+        """The same for queues that only memory holds."""
         self.encoded: dict[Queue, list[Encoded]] = {}
-        """The same, in bulk."""
+        """What they published to durable queues in bulk."""
         self.moved: dict[Queue, list[Message]] = {}
         """Dead letters and the like: they must arrive if the settlement that goes with them does."""
         self.copied: list[Copied] = []
@@ -80,8 +91,10 @@ class Turn:
         """Whether it must go through storage even when it is empty, because somebody waits for all before it."""
         self.is_promised = False
         """Whether clients are told of what is in it besides messages: what is declared, bound, deleted, purged."""
-        self.touched: set[Queue] = set()
-        """Queues in which something was settled: their logs may have become shorter."""
+        self.touched: list[Queue] = []
+        """Durable queues in which something was settled: their logs may have become shorter."""
+        self.touched_in_memory: list[Queue] = []
+        """The others."""
         self.before_commit: Callable[[Commit], None] | None = None
         """Called when all before it is stored; may add to what is stored, or raise and have nothing of it happen."""
         self.done: Confirm | None = None
@@ -106,11 +119,7 @@ class Turn:
 
     def publish(self, queue: "Queue", message: Message) -> None:
         self.size_bytes += len(message.payload)
-        messages = self.published.get(queue)
-        if messages is None:
-            self.published[queue] = [message]
-        else:
-            messages.append(message)
+        (self.published if queue.durable else self.passing).add(queue, message)
 
     def wait_until(self, due_us: int) -> None:
         """Have publishers wait until then, at most."""
@@ -120,11 +129,7 @@ class Turn:
     def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list is the turn's from now on."""
         self.size_bytes += size_bytes
-        staged = self.published.get(queue)
-        if staged is None:
-            self.published[queue] = messages
-        else:
-            staged += messages
+        (self.published if queue.durable else self.passing).add_all(queue, messages)
 
     def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
         self.size_bytes += rows.payload_bytes
@@ -133,6 +138,12 @@ class Turn:
     def move(self, queue: "Queue", message: Message) -> None:
         self.moved.setdefault(queue, []).append(message)
 
+    def touch(self, queue: "Queue") -> None:
+        """Something was settled in this queue."""
+        if queue.touched != self.number:
+            queue.touched = self.number
+            (self.touched if queue.durable else self.touched_in_memory).append(queue)
+
     @property
     def is_awaited(self) -> bool:
         """Whether somebody waits for the disk. Nobody waits for settlements: they are safe within a second."""
@@ -140,7 +151,9 @@ class Turn:
 
     def can_wait(self, most_steps: int) -> bool:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
-        if self.published or self.moved or self.copied or self.confirms or self.memory.steps or self.is_awaited:
+        if self.published or self.passing or self.moved or self.copied or self.confirms:
+            return False
+        if self.memory.steps or self.is_awaited:
             return False
         return len(self.durable.steps) <= most_steps
 
@@ -153,10 +166,12 @@ class Turn:
             return False
         if self.encoded or commit.puts or commit.drops:
             return False
-        for part in (self.published, self.moved):
-            for queue in part:
-                if not queue.may_run_ahead:
-                    return False
+        for queue in self.published.queues:
+            if not queue.may_run_ahead:
+                return False
+        for queue in self.moved:
+            if not queue.may_run_ahead:
+                return False
         for copied in self.copied:
             if not copied.queue.may_run_ahead:
                 return False
@@ -164,15 +179,20 @@ class Turn:
 
     @property
     def appended(self) -> "list[Queue]":
-        """The queues that single messages are for, in the order in which they stand in the commit."""
-        found = [queue for part in (self.published, self.moved) for queue in part]
-        return found + [copied.queue for copied in self.copied] if self.copied else found
+        """The durable queues that single messages are for, in the order in which they stand in the commit."""
+        found = self.published.queues
+        if self.moved or self.copied:
+            moved = [queue for queue in self.moved if queue.durable]
+            return [*found, *moved, *[copied.queue for copied in self.copied]]
+        return found
 
     @property
     def is_empty(self) -> bool:
-        if self.published or self.encoded or self.moved or self.confirms or self.is_barrier or self.proofs:
+        if self.published or self.passing or self.encoded or self.moved or self.copied:
             return False
-        return self.durable.is_empty and self.memory.is_empty and not self.touched and not self.copied
+        if self.confirms or self.is_barrier or self.proofs or self.touched or self.touched_in_memory:
+            return False
+        return self.durable.is_empty and self.memory.is_empty
 
     def give_up(self, error: HeadraceError) -> None:
         """Tell the publishers that they need not wait; what comes of it is for nobody to hear any more."""
@@ -181,18 +201,23 @@ class Turn:
 
     def refuse(self, error: HeadraceError) -> None:
         """Tell the publishers that nothing came of it; what else is in the turn stays."""
-        for queue, messages in self.published.items():
-            queue.unstaged(messages)
-        for queue, parts in self.encoded.items():
-            queue.unstaged_encoded(parts)
+        self.unstage()
         for key in self.proofs:
             self.durable.delete(KEPT, key)
         self.proofs = []
-        self.published = {}
-        self.encoded = {}
         self.size_bytes = 0
         self.is_barrier = False
         self.confirms.tell(error)
+
+    def unstage(self) -> None:
+        """Have nothing of what clients published go into the logs."""
+        for batches in (self.published, self.passing):
+            batches.unstage()
+        for queue, parts in self.encoded.items():
+            queue.unstaged_encoded(parts)
+        self.published = Batches()
+        self.passing = Batches()
+        self.encoded = {}
 
     def forget_log(self, commit: Commit, name: str) -> None:
         """Leave out what one of the two commits says about this log."""

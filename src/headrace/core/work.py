@@ -102,7 +102,10 @@ class WorkGroup(Group):
         self._count(stop - start, 0)
         due_us = now_us + (consumer.lease_us or queue.lease_us)
         self._leases.give(deliveries, due_us)
-        self.note_given(turn, deliveries)
+        if queue.given is not None:
+            queue.given.add(deliveries)
+        else:
+            self.note_given(turn, deliveries)
         queue.wake_at(due_us)
         consumer.deliver(deliveries)
         return not self._has_more()
@@ -291,7 +294,7 @@ class WorkGroup(Group):
             self.queue.settled(message)
             commit.ack(self.queue.log.name, self.name, offset, offset + 1)
             self.state.settle(offset, offset + 1)
-        turn.touched.add(self.queue)
+        turn.touch(self.queue)
 
     def _index_new(self) -> None:
         """Sort what was published since by its priorities."""
@@ -401,9 +404,6 @@ class WorkGroup(Group):
 
     def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """A step and a range for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
-        if len(deliveries) == 1:
-            self._acknowledge_one(turn, consumer, deliveries[0], now_us)
-            return
         ended = self._leases.end_all(deliveries, consumer)
         if not ended:
             return
@@ -424,16 +424,16 @@ class WorkGroup(Group):
             stop = offset + 1
         commit.ack(name, self.name, start, stop)
         self.state.settle(start, stop)
-        turn.touched.add(queue)
+        turn.touch(queue)
 
-    def _acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
+    def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
         offset = delivery.offset
         if not delivery.is_held:
             if self.holder(offset) is consumer:  # it came back from a transaction that failed
                 self.settle(turn, consumer, offset, ACK, now_us)
             return
-        self._leases.end(offset)
+        self._leases.let_go(delivery)
         consumer.release(offset)
         if self.queue.has_history:
             self.queue.note_end(turn, self, offset, delivery.attempts, "done", now_us)
@@ -543,7 +543,7 @@ class WorkGroup(Group):
         self._picked.clear()
         self.state.pending.clear()
         self.state.cursor = log.next_offset
-        turn.touched.add(self.queue)
+        turn.touch(self.queue)
 
     def head(self) -> int:
         """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
@@ -609,7 +609,7 @@ class WorkGroup(Group):
         if self._notes:
             self._notes.pop(offset, None)
         self.state.settle(offset, offset + 1)
-        turn.touched.add(self.queue)
+        turn.touch(self.queue)
 
     # -- coming back -------------------------------------------------------------------------------------------------
 

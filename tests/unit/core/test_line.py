@@ -17,6 +17,7 @@ from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import ACK, REJECT
 from headrace.core.line import HOLD_STEPS, HOLD_US
+from headrace.core.transaction import Publish
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Commit, Done, Log
@@ -66,6 +67,33 @@ def test_what_is_staged_while_a_turn_is_being_stored_becomes_one_commit(
     sizes = [len(append.messages) for commit in stubborn.committed for append in commit.appends]
     assert sizes == [1, 2]
     assert texts(refused, "q") == ["a", "b", "c"]
+
+
+def test_a_queue_that_is_deleted_in_the_turn_of_its_messages_takes_them_along_and_no_other_s(house: House) -> None:
+    for name in ("a", "b", "c"):
+        house.broker.declare(declared(name, durable=True))
+    house.run()
+    for name, text in (("a", "1"), ("b", "2"), ("c", "3"), ("a", "4"), ("c", "5")):
+        house.broker.publish(house.message(text, name))
+
+    house.broker.delete("b")
+    house.broker.declare(declared("b", durable=True))
+    for name, text in (("c", "6"), ("b", "7"), ("a", "8")):
+        house.broker.publish(house.message(text, name))
+    house.run()
+
+    assert [texts(house, name) for name in ("a", "b", "c")] == [["1", "4", "8"], ["7"], ["3", "5", "6"]]
+
+
+def test_a_transaction_between_publishes_to_its_queue_keeps_their_order(house: House) -> None:
+    house.broker.declare(declared("q", durable=True))
+    house.broker.publish(house.message("a", "q"))
+    house.broker.transaction([Publish(house.message("b", "q")), Publish(house.message("c", "q"))], [])
+    for text in "de":
+        house.broker.publish(house.message(text, "q"))
+    house.run()
+
+    assert texts(house, "q") == ["a", "b", "c", "d", "e"]
 
 
 def test_confirms_come_in_the_order_of_the_publishes_whatever_the_queues(

@@ -100,6 +100,12 @@ class Decoder:
         self._publish = _NONE
         """The last of this read that came in one go: a row of messages grows as long as it is the last event, too."""
         self._body_bytes = 0
+        self._head = b""
+        """All of it between its method and its body."""
+        self._head_channel = -1
+        self._properties = b""
+        self._meaning = Properties()
+        """What these properties say."""
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that end in these bytes; what is left over is kept for the next call."""
@@ -165,12 +171,13 @@ class Decoder:
                 raise ProtocolError(FRAME_ERROR, "a frame does not end with its end mark")
             at = end + 1
             if kind == METHOD:
-                if length == ACK_BYTES and _u32(data, start) == BASIC_ACK and channel not in contents:
+                is_free = not contents or channel not in contents
+                if length == ACK_BYTES and _u32(data, start) == BASIC_ACK and is_free:
                     _take_ack(data, start, channel, events)
                     continue
                 payload = data[start:end]
                 route = self._routes.get(payload)
-                if route is not None and channel not in contents:
+                if route is not None and is_free:
                     after = self._whole(data, at, channel, route, events)
                     if after != at:
                         alike_at = start - 7
@@ -195,6 +202,29 @@ class Decoder:
 
         Returns `at` where it is not as simple as that: then it goes frame by frame, and what is wrong is found there.
         """
+        start = at + len(self._head)
+        stop = start + self._body_bytes
+        is_known = stop < len(data) and data[stop] == FRAME_END and channel == self._head_channel
+        if not (is_known and data[at:start] == self._head):
+            start = self._read_head(data, at, channel)
+            if start == at:
+                return at
+            stop = start + self._body_bytes
+        last = self._publish
+        is_last = bool(events) and events[-1] is last
+        if is_last and last.route is route and last.channel == channel and last.properties == self._properties:
+            last.bodies.append(data[start:stop])
+        else:
+            self._publish = Publish(channel, route, self._properties, self._meaning, data[start:stop])
+            events.append(self._publish)
+        return stop + 1
+
+    def _read_head(self, data: bytes, at: int, channel: int) -> int:
+        """Look at all that stands before a body in one frame, and remember it; returns where the body begins.
+
+        Returns `at` where it is not as simple as that. Who publishes to many queues in turn repeats all of it but for
+        the key, which stands before.
+        """
         size = len(data)
         if size - at < 22 + FRAME_OVERHEAD:
             return at
@@ -214,15 +244,10 @@ class Decoder:
             return at
         if _u16(data, at + 7) != BASIC or _u32(data, at + 11) or _u32(data, at + 15) != length:
             return at
+        self._head, self._head_channel = data[at:start], channel
+        self._properties, self._meaning = raw, said
         self._body_bytes = length
-        last = self._publish
-        is_last = bool(events) and events[-1] is last
-        if is_last and last.route is route and last.channel == channel and last.properties == raw:
-            last.bodies.append(data[start:stop])
-        else:
-            self._publish = Publish(channel, route, raw, said, data[start:stop])
-            events.append(self._publish)
-        return stop + 1
+        return start
 
     def _method(self, channel: int, payload: bytes, events: list[Event]) -> None:
         if channel in self._contents:

@@ -1,5 +1,6 @@
 """basic.publish to the core's publish, with confirms, returns and direct replies. One per channel."""
 
+from collections.abc import Sequence
 from typing import Final, final
 
 from pamqp import commands
@@ -23,6 +24,7 @@ PROTOCOL: Final = "amqp091"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = REPLY_TO + "."
 _MAX_EXPIRATION_MS: Final = (1 << 32) - 1
+_NO_KEYS: Final[Sequence[str]] = ()
 
 Staged = tuple[Staging, Route]
 
@@ -68,7 +70,7 @@ class Publisher:
             self._check_user(said.user_id)
         if said.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
-        extra_keys: list[str] = []
+        extra_keys: Sequence[str] = _NO_KEYS
         headers = said.headers
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
@@ -88,7 +90,7 @@ class Publisher:
             for message in messages:
                 self.send_return(route, message)
 
-    def _publish_one(self, event: Publish, message: Message, extra_keys: list[str]) -> None:
+    def _publish_one(self, event: Publish, message: Message, extra_keys: Sequence[str]) -> None:
         """The same where each message is looked at: in a transaction, by a user with limits, aside from queues."""
         link, route, headers = self._link, event.route, event.said.headers or None
         if link.account.is_metered:

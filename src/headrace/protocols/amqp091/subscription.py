@@ -30,6 +30,21 @@ class Tags:
         self.last = 0
         self.unsettled: dict[int, Delivery] = {}
 
+    def take_to(self, last: int) -> dict[int, Delivery]:
+        """What is out with tags up to this one: it is out no more."""
+        unsettled = self.unsettled
+        taken: dict[int, Delivery] = {}
+        if last == self.last:
+            self.unsettled = taken
+            return unsettled
+        for number, delivery in unsettled.items():
+            if number > last:
+                break
+            taken[number] = delivery
+        for number in taken:
+            del unsettled[number]
+        return taken
+
 
 @final
 class Subscription:

@@ -294,9 +294,11 @@ class Subscriptions:
         found: list[Delivery] = []
         unsettled = self._tags.unsettled
         for number in range(first, tag + 1):
-            if number not in unsettled:
+            delivery = unsettled.get(number)
+            if delivery is None:
                 break
-            found.append(unsettled.pop(number))
+            del unsettled[number]
+            found.append(delivery)
         self._link.broker.acknowledge(found)
         if len(found) <= tag - first:
             raise _unknown(first + len(found))
@@ -323,23 +325,20 @@ class Subscriptions:
     def _settle_tags(self, tag: int, multiple: bool, outcome: int) -> None:
         unsettled = self._tags.unsettled
         if not multiple:
-            delivery = unsettled.pop(tag, None)
+            delivery = unsettled.get(tag)
             if delivery is None:
                 raise _unknown(tag)
+            del unsettled[tag]
             self._settle_or_stage(tag, delivery, outcome)
             return
         if tag and tag not in unsettled:
             raise _unknown(tag)
-        done: list[int] = []
-        for number in unsettled:
-            if tag and number > tag:
-                break
-            done.append(number)
+        done = self._tags.take_to(tag or self._tags.last)
         if outcome == ACK and self.staged is None:
-            self._link.broker.acknowledge([unsettled.pop(number) for number in done])
+            self._link.broker.acknowledge(list(done.values()))
             return
-        for number in done:
-            self._settle_or_stage(number, unsettled.pop(number), outcome)
+        for number, delivery in done.items():
+            self._settle_or_stage(number, delivery, outcome)
 
     def _settle_or_stage(self, tag: int, delivery: Delivery, outcome: int) -> None:
         if self.staged is not None:
