@@ -95,7 +95,7 @@ def compile_in(work: Path, shows: bool = False) -> list[Path]:
 
 
 def _runtime() -> str:
-    """What compiled modules need where they run: a library of mypyc's that is no older than what they were made with."""
+    """What compiled modules need where they run: a library of mypyc that is no older than what they were made with."""
     return f"librt>={version('librt')}"
 
 
