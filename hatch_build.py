@@ -96,6 +96,11 @@ def compile_in(work: Path, shows: bool = False) -> list[Path]:
     return _built(work)
 
 
+def _runtime() -> str:
+    """What compiled modules need where they run: a library of mypyc that is no older than what they were made with."""
+    return f"librt>={version('librt')}"
+
+
 def _built(work: Path) -> list[Path]:
     return sorted(path.relative_to(work) for path in work.rglob("*.so") if path.relative_to(work).parts[0] != "build")
 
@@ -278,6 +283,7 @@ class CompileHook(BuildHookInterface[Any]):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+        build_data["dependencies"].append(_runtime())
         build_data["force_include"].update({str(self._folder / path): str(path) for path in built})
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, final
 
+from librt.strings import BytesWriter
+
 from headrace.errors import Corrupt
 from headrace.model import Message
 from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.record import Record, Run, check_version, decode_record, encode_record
+from headrace.storage.local.record import Record, check_version, decode_record, encode_record, write_run
 
 SUFFIX: Final = ".tails"
 RECORD_BYTES: Final = 256 << 10
@@ -41,10 +43,12 @@ def encode_tails(tails: list[Tail], seq: int) -> Iterator[list[bytes]]:
     """The file, record by record, for a checkpoint of commit `seq`."""
     number = seq
     for part in _parts(tails):
-        runs: list[Run] = [(tail.log_id, len(tail.messages), tail.base) for tail in part]
+        runs = BytesWriter()
+        for tail in part:
+            write_run(runs, tail.log_id, len(tail.messages), tail.base)
         rows = [message for tail in part for message in tail.messages]
         block = encode_block(part[0].base if len(part) == 1 else 0, rows)
-        yield encode_record(number, seq, b"", runs, [block])
+        yield encode_record(number, seq, b"", runs.getvalue(), [block])
         number += 1
 
 
