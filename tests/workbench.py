@@ -15,7 +15,8 @@ from headrace.storage.api import Commit, Engine
 from headrace.storage.group_state import Transition
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
-from headrace.storage.local.record import Run, write_run, write_step, write_truncate
+from headrace.storage.local.record import Run
+from headrace.storage.local.record_writing import write_run, write_step, write_truncate
 
 SMALL = LocalSettings(
     journal_file_bytes=32 << 10,

@@ -38,7 +38,8 @@ from headrace.storage.local.record import (
 )
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
-from headrace.storage.local.tails import Tail, encode_tails
+from headrace.storage.local.tails import Tail
+from headrace.storage.local.tails_writing import encode_tails
 from tests.workbench import encode_runs, encode_step, encode_truncate
 
 HERE = Path(__file__).parent

@@ -37,7 +37,8 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import Segment, load_indexes, scan_segment, segment_path, write_indexes
 from headrace.storage.local.segment import encode_segment_header as encode_header
 from headrace.storage.local.tables import Table, decode_definitions, decode_table
-from headrace.storage.local.tails import Tail, decode_tails, encode_tails
+from headrace.storage.local.tails import Tail, decode_tails
+from headrace.storage.local.tails_writing import encode_tails
 from tests.contents import members
 from tests.workbench import all_values, encode_runs
 

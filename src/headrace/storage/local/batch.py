@@ -9,7 +9,7 @@ from headrace.storage.api import Commit, Done
 from headrace.storage.group_state import Transition
 from headrace.storage.local.block import Block
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.record import write_run
+from headrace.storage.local.record_writing import write_run
 
 Cut = tuple[LocalLog, int]
 """A log, and below which offset its messages go."""

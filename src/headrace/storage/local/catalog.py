@@ -29,9 +29,8 @@ from headrace.storage.local.record import (
     encode_create_log,
     encode_drop_log,
     encode_put,
-    write_step,
-    write_truncate,
 )
+from headrace.storage.local.record_writing import write_step, write_truncate
 from headrace.storage.local.tables import Table
 
 

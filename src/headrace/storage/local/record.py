@@ -37,8 +37,6 @@ import zlib
 from collections.abc import Sequence
 from typing import Final, final
 
-from librt.strings import BytesWriter, write_i32_le, write_i64_le
-
 from headrace.errors import Corrupt
 from headrace.storage.group_state import (
     ACKED,
@@ -167,13 +165,6 @@ def encoded_length(operations: bytes, runs: bytes, blocks: Sequence[Block]) -> i
     return HEADER_BYTES + (len(operations) + 7 & ~7) + len(runs) + sum([block.length for block in blocks])
 
 
-def write_run(out: BytesWriter, log_id: int, count: int, base: int) -> None:
-    """Whose messages come next in a block, and at which offset the first of them is."""
-    _write_u32(out, log_id)
-    _write_u32(out, count)
-    write_i64_le(out, base)
-
-
 def record_length(head: bytes) -> int:
     """How many bytes the record has whose first HEADER_BYTES these are, unchecked; 0 when they begin none."""
     if head[:4] != MAGIC or len(head) < HEADER_BYTES:
@@ -263,45 +254,22 @@ def check_version(data: bytes, position: int, file: str) -> None:
 
 
 def encode_create_log(log_id: int, name: str) -> bytes:
-    return _ID.pack(CREATE_LOG, log_id) + _text(name)
+    return _ID.pack(CREATE_LOG, log_id) + encode_text(name)
 
 
 def encode_drop_log(log_id: int) -> bytes:
     return _ID.pack(DROP_LOG, log_id)
 
 
-def write_truncate(out: BytesWriter, log_id: int, before: int) -> None:
-    out.append(TRUNCATE)
-    _write_u32(out, log_id)
-    write_i64_le(out, before)
+def encode_text(text: str) -> bytes:
+    raw = text.encode()
+    return _TEXT.pack(len(raw)) + raw
 
 
 def encode_put(table: str, key: bytes, value: bytes | None) -> bytes:
     if value is None:
-        return bytes([DELETE]) + _text(table) + _bytes(key)
-    return bytes([PUT]) + _text(table) + _bytes(key) + _bytes(value)
-
-
-def write_step(out: BytesWriter, step: Transition, log_id: int, group_id: int) -> None:
-    """A group's transition. Number by number: 150 instructions, compiled, where packing it took 1,080."""
-    kind = step.kind
-    out.append(kind)
-    if kind == CREATED:
-        _write_u32(out, log_id)
-    _write_u32(out, group_id)
-    if kind == DELETED:
-        return
-    if kind == CREATED:
-        out.append(step.mode)
-    write_i64_le(out, step.start)
-    if kind in (ACKED, DEAD, CLAIMED, REQUEUED):
-        write_i64_le(out, step.stop)
-        if kind in (CLAIMED, REQUEUED):
-            write_i64_le(out, step.due_us)
-    if kind == CREATED:
-        out.write(_text(step.group) + _text(step.filter))
-    elif kind == CLAIMED:
-        out.write(_text(step.consumer))
+        return bytes([DELETE]) + encode_text(table) + _bytes(key)
+    return bytes([PUT]) + encode_text(table) + _bytes(key) + _bytes(value)
 
 
 def decode_operations(data: bytes) -> list[Operation]:
@@ -386,15 +354,6 @@ class _Reader:
             raise ValueError(f"operations end early: {length} bytes expected, {len(taken)} left")
         self.at += length
         return taken
-
-
-def _write_u32(out: BytesWriter, number: int) -> None:
-    write_i32_le(out, number if number < 1 << 31 else number - (1 << 32))
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return _TEXT.pack(len(raw)) + raw
 
 
 def _bytes(raw: bytes) -> bytes:
