@@ -6,12 +6,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
 
+from librt.strings import BytesWriter
+
 from headrace.clock import Clock
 from headrace.errors import HeadraceError
 from headrace.model import AMQP091, Message, Source
 from headrace.storage.api import Commit, Engine
+from headrace.storage.group_state import Transition
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.local.record import Run
+from headrace.storage.local.record_writing import write_run, write_step, write_truncate
 
 SMALL = LocalSettings(
     journal_file_bytes=32 << 10,
@@ -27,6 +32,26 @@ FULL = Source("orders/paid", "amq.topic", "till-7", "amqp091", AMQP091)
 
 Build = Callable[[Commit], object]
 Values = tuple[tuple[str, str, str, str, int], bytes, int, bytes, int, int, int]
+
+
+def encode_step(step: Transition, log_id: int, group_id: int) -> bytes:
+    """A transition as it stands in a record."""
+    out = BytesWriter()
+    write_step(out, step, log_id, group_id)
+    return out.getvalue()
+
+
+def encode_truncate(log_id: int, before: int) -> bytes:
+    out = BytesWriter()
+    write_truncate(out, log_id, before)
+    return out.getvalue()
+
+
+def encode_runs(runs: list[Run]) -> bytes:
+    out = BytesWriter()
+    for log_id, count, base in runs:
+        write_run(out, log_id, count, base)
+    return out.getvalue()
 
 
 def values(message: Message) -> Values:

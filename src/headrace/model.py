@@ -2,6 +2,8 @@
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 # How a message's properties are encoded: as its publisher's protocol sent them, so that a consumer of the same
 # protocol gets the very same bytes. Stored on disk; never renumber.
 NATIVE: Final = 0
@@ -11,6 +13,7 @@ AMQP10: Final = 3
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Source:
     """Where messages come from: what they were published to, by whom, and how their properties are encoded.
 
@@ -18,7 +21,7 @@ class Source:
     Compared by identity: make one and share it.
     """
 
-    __slots__ = ("client_id", "encoding", "exchange", "protocol", "stored", "topic")
+    __slots__ = ("client_id", "encoding", "exchange", "place", "protocol", "stored", "topic")
 
     def __init__(
         self, topic: str, exchange: str = "", client_id: str = "", protocol: str = "", encoding: int = NATIVE
@@ -30,12 +33,15 @@ class Source:
         self.encoding = encoding
         self.stored = b""
         """How it is stored; empty until it first is. Messages to many queues have a source each, in every commit."""
+        self.place = 0
+        """Where it stood in the source table of the block that it was last stored in."""
 
     def __repr__(self) -> str:
         return f"Source({self.topic!r}, {self.exchange!r}, {self.client_id!r}, {self.protocol!r}, {self.encoding})"
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Message:
     """One message: a payload with its properties, as published. Never changed once it is made.
 

@@ -199,7 +199,8 @@ def test_a_payload_made_to_look_like_a_journal_record_proves_nothing(tmp_path: P
     disk = SnapshotDisk()
     engine = LocalEngine(tmp_path / "live", settings=SMALL, disk=disk)
     forged = b"".join(
-        b"".join(encode_record(seq, seq, b"", [], [])) for seq in (1, 1 << 20, 1 << 40, 1 << 61, 1 << 62, (1 << 63) - 1)
+        b"".join(encode_record(seq, seq, b"", b"", []))
+        for seq in (1, 1 << 20, 1 << 40, 1 << 61, 1 << 62, (1 << 63) - 1)
     )
     for _ in range(200):  # more than once around the ring
         commit = Commit()

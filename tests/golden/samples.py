@@ -35,12 +35,12 @@ from headrace.storage.local.record import (
     encode_drop_log,
     encode_put,
     encode_record,
-    encode_step,
-    encode_truncate,
 )
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
-from headrace.storage.local.tails import Tail, encode_tails
+from headrace.storage.local.tails import Tail
+from headrace.storage.local.tails_writing import encode_tails
+from tests.workbench import encode_runs, encode_step, encode_truncate
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs" / "formats"
@@ -137,12 +137,12 @@ def _block(base: int, messages: list[Message]) -> bytes:
 
 def _record() -> bytes:
     block = encode_block(PLAIN_BASE, PLAIN_MESSAGES)
-    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, RECORD_OPERATIONS, RECORD_RUNS, [block]))
+    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, RECORD_OPERATIONS, encode_runs(RECORD_RUNS), [block]))
 
 
 def _record_of_blocks() -> bytes:
     blocks = [encode_block(0, PLAIN_MESSAGES), encode_block(0, PLAIN_MESSAGES[:1])]
-    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, b"", BLOCK_RUNS, blocks))
+    return b"".join(encode_record(RECORD_SEQ, RECORD_SYNCED, b"", encode_runs(BLOCK_RUNS), blocks))
 
 
 def _segment() -> bytes:

@@ -37,9 +37,10 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import Segment, load_indexes, scan_segment, segment_path, write_indexes
 from headrace.storage.local.segment import encode_segment_header as encode_header
 from headrace.storage.local.tables import Table, decode_definitions, decode_table
-from headrace.storage.local.tails import Tail, decode_tails, encode_tails
+from headrace.storage.local.tails import Tail, decode_tails
+from headrace.storage.local.tails_writing import encode_tails
 from tests.contents import members
-from tests.workbench import all_values
+from tests.workbench import all_values, encode_runs
 
 PATH = Path("file")
 
@@ -110,7 +111,7 @@ def _read_block(data: bytes) -> object:
 
 
 def _record_bytes(block: Block | None, runs: list[Run], operations: bytes) -> bytes:
-    return b"".join(encode_record(7, 6, operations, runs, [] if block is None else [block]))
+    return b"".join(encode_record(7, 6, operations, encode_runs(runs), [] if block is None else [block]))
 
 
 def _read_record(data: bytes) -> object:

@@ -102,13 +102,14 @@ class Origin:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Append:
     """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
     __slots__ = ("base", "count", "encoded", "log", "messages", "origin")
 
     def __init__(
-        self, log: str, messages: Sequence[Message], encoded: Encoded | None = None, origin: Origin | None = None
+        self, log: str, messages: list[Message], encoded: Encoded | None = None, origin: Origin | None = None
     ) -> None:
         self.log = log
         self.messages = messages
@@ -123,7 +124,7 @@ class Append:
 class Commit:
     """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
 
-    __slots__ = ("appends", "applied", "drops", "puts", "size_bytes", "steps", "truncations")
+    __slots__ = ("appends", "applied", "drops", "is_encoded", "puts", "size_bytes", "steps", "truncations")
 
     def __init__(self) -> None:
         self.applied: Wake | None = None
@@ -135,23 +136,28 @@ class Commit:
         self.truncations: dict[str, int] = {}
         self.drops: list[str] = []
         self.size_bytes = 0
+        self.is_encoded = False
+        """Whether messages were among them that came encoded."""
 
     @property
     def is_empty(self) -> bool:
         return not (self.appends or self.steps or self.puts or self.truncations or self.drops)
 
-    def append(self, log: str, messages: Sequence[Message], origin: Origin | None = None) -> Append:
+    def append(self, log: str, messages: list[Message], origin: Origin | None = None) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
         append = Append(log, messages, None, origin)
         self.appends.append(append)
+        size = 0
         for message in messages:
-            self.size_bytes += len(message.payload)
+            size += len(message.payload)
+        self.size_bytes += size
         return append
 
     def append_encoded(self, log: str, encoded: Encoded) -> Append:
         """The same with messages that are encoded already."""
-        append = Append(log, (), encoded)
+        append = Append(log, [], encoded)
         self.appends.append(append)
+        self.is_encoded = True
         self.size_bytes += encoded.payload_bytes
         return append
 
@@ -327,9 +333,10 @@ def check_commit(commit: Commit) -> None:
         _check_text("table", table)
         if table in DEFINITIONS and value is not None:
             _check_definition(table, key, value)
-    for log, before in commit.truncations.items():
-        if not 0 <= before <= _MAX_NUMBER:
-            raise Refused(f"{log}: {before} is not an offset")
+    if commit.truncations and max(commit.truncations.values()) > _USUAL_NUMBER:
+        for log, before in commit.truncations.items():
+            if before > _MAX_NUMBER:
+                raise Refused(f"{log}: {before} is not an offset")
 
 
 def check_step(step: Transition, exists: bool) -> None:

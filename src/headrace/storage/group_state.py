@@ -6,6 +6,8 @@ not settled have an entry. A message is ready when it is at or above `committed`
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.storage.ranges import RangeSet
 
 # Group modes and transition kinds are stored on disk; never renumber.
@@ -24,6 +26,7 @@ COMMITTED: Final = 11
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Transition:
     """One step of one group: `kind` happened to the offsets from `start` up to but not including `stop`.
 
@@ -57,6 +60,7 @@ class Transition:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Pending:
     """One claimed or requeued message: how often it was claimed, by whom (nobody when requeued), and until when."""
 
@@ -81,6 +85,7 @@ class Pending:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class GroupState:
     """The durable state of one group on one log; engines move it, core reads it when it opens the group."""
 
@@ -140,6 +145,8 @@ class GroupState:
                 attempts = entry.attempts + 1 if entry is not None else 1
                 pending[offset] = Pending(attempts, step.due_us, step.consumer)
         elif kind in (ACKED, DEAD):
+            if not pending:
+                return
             if step.stop - step.start > len(pending):
                 for offset in [offset for offset in pending if step.start <= offset < step.stop]:
                     del pending[offset]

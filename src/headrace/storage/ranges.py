@@ -4,8 +4,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import final
 
+from mypy_extensions import mypyc_attr
+
 
 @final
+@mypyc_attr(acyclic=True)
 class RangeSet:
     """Offsets as ranges: `add` merges what touches, so a contiguous run costs one entry however long it is."""
 

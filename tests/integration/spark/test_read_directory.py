@@ -2,9 +2,13 @@
 
 import pickle
 import re
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -14,6 +18,7 @@ from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import Truncated
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
+from headrace.spark.pipelines.shipping import pack
 from tests.integration.spark.conftest import START_US, Directory
 
 
@@ -133,20 +138,62 @@ def test_what_was_truncated_is_missed_only_where_it_was_asked_for(spark: SparkSe
         load(spark, directory, startingOffsets=10).count()
 
 
-def planned(directory: Directory, **options: object) -> Callable[[], list[int]]:
-    """A read whose partitions are settled now, to be read later, by a task in another process."""
+def crossing(directory: Directory, **options: object) -> bytes:
+    """A reader and its partitions, as they go to a task."""
     given = {"url": directory.url, "path": "orders", **{name: str(value) for name, value in options.items()}}
     source = HeadraceDataSource(given)
     reader = source.reader(source.schema())
-    crossing = pickle.dumps((reader, reader.partitions()))
+    return pickle.dumps((reader, reader.partitions()))
+
+
+def planned(directory: Directory, **options: object) -> Callable[[], list[int]]:
+    """A read whose partitions are settled now, to be read later, by a task in another process."""
+    task = crossing(directory, **options)
 
     def read() -> list[int]:
-        there, partitions = pickle.loads(crossing)
+        there, partitions = pickle.loads(task)
         return [
             offset for part in partitions for batch in there.read(part) for offset in batch.column("offset").to_pylist()
         ]
 
     return read
+
+
+_ELSEWHERE = """
+import pickle, sys
+
+class NothingElse:
+    there = {*sys.stdlib_module_names, "pyspark", "py4j", "pyarrow", "numpy"}
+
+    def find_spec(self, name, path=None, target=None):
+        if path is None and name[0] != "_" and name not in self.there | shipped:
+            raise ModuleNotFoundError(name)
+
+archive = sys.argv[1]
+shipped = set(sys.argv[2:])
+sys.meta_path.insert(0, NothingElse())
+sys.path.insert(0, archive)
+reader, partitions = pickle.load(sys.stdin.buffer)
+rows = sum(batch.num_rows for part in partitions for batch in reader.read(part))
+print(rows, all(archive in sys.modules[name].__file__ for name in shipped & sys.modules.keys()))
+"""
+
+
+def test_a_task_reads_with_shipped_code_beside_spark_and_arrow_alone(directory: Directory, tmp_path: Path) -> None:
+    for _ in range(30):
+        directory.append("orders", 500, size=400)
+    archive = pack(tmp_path)
+    shipped = {name.partition("/")[0].removesuffix(".py") for name in zipfile.ZipFile(archive).namelist()}
+
+    found = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, archive, *shipped],
+        input=crossing(directory),
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+
+    assert (found.returncode, found.stdout.decode().split()) == (0, ["15000", "True"]), found.stderr.decode()
 
 
 def test_a_range_that_moves_from_the_journal_to_segments_before_it_is_read_is_found(directory: Directory) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import mypy_extensions
 from pyspark.sql import SparkSession
 
 from headrace import errors
@@ -53,4 +54,5 @@ def _packed() -> bytes:
         for each in _NEEDED:
             for file in sorted(source.glob(each)):
                 archive.write(file, file.relative_to(source))
+        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # all that it needs besides Spark and Arrow
     return found.getvalue()

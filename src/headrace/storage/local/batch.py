@@ -2,12 +2,14 @@
 
 from typing import final
 
+from librt.strings import BytesWriter
+
 from headrace.model import Message
 from headrace.storage.api import Commit, Done
 from headrace.storage.group_state import Transition
 from headrace.storage.local.block import Block
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.record import Run
+from headrace.storage.local.record_writing import write_run
 
 Cut = tuple[LocalLog, int]
 """A log, and below which offset its messages go."""
@@ -45,12 +47,7 @@ class Staged:
         """Whose each of the steps is."""
         self.cuts: list[Cut] = []
         self.changes: list[Change] = []
-        self.operations: list[bytes] = []
-
-    @property
-    def is_encoded(self) -> bool:
-        """Whether some of its messages came encoded."""
-        return any([append.encoded is not None for append in self.commit.appends])
+        self.operations = BytesWriter()
 
 
 @final
@@ -105,6 +102,9 @@ class Batch:
         self.cuts += staged.cuts
         self.changes += staged.changes
 
-    def runs(self) -> list[Run]:
-        ids = [log.id for log in self.logs]
-        return list(zip(ids, self.counts, self.bases, strict=True))
+    def runs(self) -> bytes:
+        """Whose messages its blocks hold, as a record has it."""
+        out = BytesWriter()
+        for number, log in enumerate(self.logs):
+            write_run(out, log.id, self.counts[number], self.bases[number])
+        return out.getvalue()

@@ -2,8 +2,8 @@
 
 import struct
 from array import array
-from collections.abc import Sequence
-from typing import Final
+
+from librt.strings import BytesWriter, write_i32_le, write_i64_le
 
 from headrace.errors import Refused
 from headrace.model import Message, Source
@@ -21,11 +21,8 @@ from headrace.storage.local.block import (
 )
 from headrace.storage.local.source_table import encode_sources
 
-_FEW: Final = 16
-"""From so many numbers on struct is quicker than an array: 10 ns each with a thousand, instead of 28."""
 
-
-def encode_block(base: int, messages: Sequence[Message]) -> Block:
+def encode_block(base: int, messages: list[Message]) -> Block:
     """Encode messages, the first of which has offset `base`.
 
     Raises Refused when a column would pass 2 GiB, a topic 65535 bytes, or a number its column.
@@ -36,72 +33,97 @@ def encode_block(base: int, messages: Sequence[Message]) -> Block:
         raise Refused(f"messages cannot be stored: {error}") from error
 
 
-def _encode_block(base: int, messages: Sequence[Message]) -> Block:
-    # One pass per column: 0.37 us a message at 100 per block, against 0.76 us for a record at a time.
-    payloads = [message.payload for message in messages]
-    payload_at = _bounds(payloads)
-    times = [message.timestamp_us for message in messages]
-    parts: list[bytes] = [_packed("q", times)]
+def _encode_block(base: int, messages: list[Message]) -> Block:
+    # One pass per column: compiled, a number is written in 20 instructions, where packing it takes 150.
+    times, max_time_us = _encode_timestamps(messages)
+    parts: list[bytes] = [times]
     columns = 0
-
-    # Most messages have none of these: one look instead of three saves 50 ns a message.
-    is_plain = not any([message.expires_us or message.not_before_us or message.priority for message in messages])
+    is_plain = _are_plain(messages)
     if not is_plain:
         columns = _encode_times(messages, parts)
-    sources = [message.source for message in messages]
-    table: dict[Source, int] = dict.fromkeys(sources, 0)
-    if len(table) > 1:
+    sources, source_index = _encode_source_index(messages)
+    if source_index:
         columns |= SOURCE_INDEX
-        for position, source in enumerate(table):
-            table[source] = position
-        add_column(parts, _packed("i", [table[source] for source in sources]))
+        add_column(parts, source_index)
     properties = [message.properties for message in messages]
     properties_bytes = 0
     if any(properties):
         columns |= PROPERTIES
-        properties_at = _bounds(properties)
-        properties_bytes = properties_at[-1]
-        add_column(parts, _packed("i", properties_at))
-    add_column(parts, _packed("i", payload_at))
-    if not is_plain and any(message.priority for message in messages):
+        properties_at, properties_bytes = _encode_bounds(properties)
+        add_column(parts, properties_at)
+    payloads = [message.payload for message in messages]
+    payload_at, payload_bytes = _encode_bounds(payloads)
+    add_column(parts, payload_at)
+    if not is_plain and any([message.priority for message in messages]):
         columns |= PRIORITY
         add_column(parts, bytes([message.priority for message in messages]))
-    distinct = list(table)
-    source_table = encode_sources(distinct)
+    source_table = encode_sources(sources)
     add_column(parts, source_table)
     if properties_bytes:
         parts += properties
         parts.append(PAD[properties_bytes % 8])
     parts += payloads
-    parts.append(PAD[payload_at[-1] % 8])
+    parts.append(PAD[payload_bytes % 8])
     body = b"".join(parts)
     fields = (
-        VERSION, columns, len(body), len(messages), len(table), base, times[0], max(times),
-        len(source_table), properties_bytes, payload_at[-1],
+        VERSION, columns, len(body), len(messages), len(sources), base, messages[0].timestamp_us, max_time_us,
+        len(source_table), properties_bytes, payload_bytes,
     )  # fmt: skip
     block = seal_block(fields, body)
-    block.know_sources(distinct)
+    block.know_sources(sources)
     return block
 
 
-def _bounds(texts: list[bytes]) -> list[int]:
-    """Where each of these begins when they stand one behind the other, and where the last one ends."""
+def _encode_timestamps(messages: list[Message]) -> tuple[bytes, int]:
+    """When each was published, and the latest of these times."""
+    out = BytesWriter()
+    max_time_us = messages[0].timestamp_us
+    for message in messages:
+        time_us = message.timestamp_us
+        write_i64_le(out, time_us)
+        if time_us > max_time_us:
+            max_time_us = time_us
+    return out.getvalue(), max_time_us
+
+
+def _are_plain(messages: list[Message]) -> bool:
+    """Whether they have none of what most messages do not have."""
+    for message in messages:
+        if message.expires_us or message.not_before_us or message.priority:
+            return False
+    return True
+
+
+def _encode_source_index(messages: list[Message]) -> tuple[list[Source], bytes]:
+    """The sources, and which of them each message has; b"" when all have the first."""
+    first = messages[0].source
+    if not any([message.source is not first for message in messages]):
+        return [first], b""
+    out = BytesWriter()
+    sources: list[Source] = []
+    for message in messages:
+        source = message.source
+        place = source.place  # another thread may write there: it counts only if the source is found there
+        if place >= len(sources) or sources[place] is not source:
+            place = len(sources)
+            source.place = place
+            sources.append(source)
+        write_i32_le(out, place)
+    return sources, out.getvalue()
+
+
+def _encode_bounds(texts: list[bytes]) -> tuple[bytes, int]:
+    """Where each of these begins when they stand one behind the other and where the last one ends; the latter again."""
+    out = BytesWriter()
     at = 0
-    bounds = [at]
+    write_i32_le(out, at)
     for text in texts:
         at += len(text)
-        bounds.append(at)
-    return bounds
+        write_i32_le(out, at)
+    return out.getvalue(), at
 
 
-def _packed(kind: str, numbers: list[int]) -> bytes:
-    """Numbers as a column. Raises struct.error or OverflowError."""
-    if len(numbers) < _FEW:
-        return array(kind, numbers).tobytes()
-    return struct.pack(f"<{len(numbers)}{kind}", *numbers)
-
-
-def _encode_times(messages: Sequence[Message], parts: list[bytes]) -> int:
+def _encode_times(messages: list[Message], parts: list[bytes]) -> int:
     """The columns of times that few messages have, where any has; returns their flags."""
     columns = 0
     expires = [message.expires_us for message in messages]

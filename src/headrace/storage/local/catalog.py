@@ -29,9 +29,8 @@ from headrace.storage.local.record import (
     encode_create_log,
     encode_drop_log,
     encode_put,
-    encode_step,
-    encode_truncate,
 )
+from headrace.storage.local.record_writing import write_step, write_truncate
 from headrace.storage.local.tables import Table
 
 
@@ -47,9 +46,10 @@ class Catalog:
         self.logs_by_id: dict[int, LocalLog] = {}
         self.groups_by_id: dict[int, LocalGroup] = {}
         self.tables: dict[str, Table] = {}
-        self.dirty_groups: set[LocalGroup] = set()
-        self.tails: set[LocalLog] = set()
-        """Logs with messages that are in no segment yet."""
+        self._dirty_groups: set[LocalGroup] = set()
+        """Those that say of themselves that they are dirty."""
+        self._tails: set[LocalLog] = set()
+        """Logs that had messages in no segment; they know that they are in here, and stay until somebody looks."""
         self.tail_bytes = 0
         self.tails_generation = 0
         """Which file the last checkpoint left small tails in; 0 when it left none."""
@@ -77,20 +77,23 @@ class Catalog:
         logs = [self._undamaged(append.log) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
-        for log, append in zip(logs, commit.appends, strict=True):
+        for number, append in enumerate(commit.appends):
+            log = logs[number]
             if log.id == 0:
                 self._create(log, staged)
             append.base = log.staged_next
             log.staged_next += append.count
-        for step, group in zip(commit.steps, groups, strict=True):
-            known = group if group is not None else self._stage_new(step, staged)
-            staged.groups.append(known)
-            staged.operations.append(encode_step(step, known.log.id, known.id))
+        for number, step in enumerate(commit.steps):
+            group = groups[number]
+            if group is None:
+                group = self._stage_new(step, staged)
+            staged.groups.append(group)
+            write_step(staged.operations, step, group.log.id, group.id)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
             staged.changes.append(change)
-            staged.operations.append(encode_put(table, key, value))
+            staged.operations.write(encode_put(table, key, value))
         for name, before in commit.truncations.items():
             self._stage_truncation(name, before, staged)
         for name in commit.drops:
@@ -108,12 +111,12 @@ class Catalog:
 
     def batch(self, commits: list[Staged]) -> Batch:
         """Put staged commits together, the messages of each log next to each other, and encode them. Raises Refused."""
-        if commits and commits[0].is_encoded:
+        if commits and commits[0].commit.is_encoded:
             return self._batch_encoded(commits[0])
         batch = Batch(commits)
         for staged in commits:
             batch.take_over(staged)
-        batch.operations = b"".join([operation for staged in commits for operation in staged.operations])
+        batch.operations = b"".join([staged.operations.getvalue() for staged in commits])
         _gather(batch, commits)
         if batch.messages:
             batch.blocks = [encode_block(batch.bases[0] if len(batch.logs) == 1 else 0, batch.messages)]
@@ -123,7 +126,7 @@ class Catalog:
         """A batch of one commit, with a block for each of its appends unless they came in one. Raises Refused."""
         batch = Batch([staged])
         batch.take_over(staged)
-        batch.operations = b"".join(staged.operations)
+        batch.operations = staged.operations.getvalue()
         shared = _shared_block(staged.commit.appends)
         if shared is not None:
             batch.blocks.append(shared)
@@ -173,8 +176,9 @@ class Catalog:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
         self._append(batch)
-        self.dirty_groups.update(batch.groups)
-        for step, group in zip(batch.steps, batch.groups, strict=True):
+        for number, step in enumerate(batch.steps):
+            group = batch.groups[number]
+            self.note_dirty(group)
             if step.kind in (CREATED, DELETED):
                 self._apply_new(step, group)
                 continue
@@ -201,7 +205,11 @@ class Catalog:
         messages = batch.messages
         row = 0
         added = 0
-        for number, (log, base, count) in enumerate(zip(batch.logs, batch.bases, batch.counts, strict=True)):
+        for number, log in enumerate(batch.logs):
+            base, count = batch.bases[number], batch.counts[number]
+            if not log.is_in_tails:
+                log.is_in_tails = True
+                self._tails.add(log)
             if not is_shared:
                 block, row = batch.blocks[number], 0
                 row_bytes = block.row_bytes + MESSAGE_BYTES
@@ -213,15 +221,39 @@ class Catalog:
                 added += row_bytes * count
             row += count
         self.tail_bytes += added
-        self.tails.update(batch.logs)
+
+    def tails(self) -> list[LocalLog]:
+        """The logs with messages that are in no segment yet."""
+        for log in [log for log in self._tails if not log.tail]:
+            self._tails.discard(log)
+            log.is_in_tails = False
+        return list(self._tails)
+
+    def note_dirty(self, group: LocalGroup) -> None:
+        """The group is not any more as the last checkpoint has it."""
+        if not group.is_dirty:
+            group.is_dirty = True
+            self._dirty_groups.add(group)
+
+    def forget_dirty(self, group: LocalGroup) -> None:
+        """The next checkpoint leaves the group out."""
+        group.is_dirty = False
+        self._dirty_groups.discard(group)
+
+    def take_dirty(self) -> list[LocalGroup]:
+        """All groups that changed since the last checkpoint; from now on they have not."""
+        dirty = list(self._dirty_groups)
+        self._dirty_groups.clear()
+        for group in dirty:
+            group.is_dirty = False
+        return dirty
 
     def trim(self, log: LocalLog) -> None:
         """Have the segments removed in which nothing is left."""
-        if not log.tail:
-            self.tails.discard(log)
-        paths = log.trim()
-        if paths:
-            self.chores.append(RemoveSegments(paths))
+        if log.has_segments:
+            paths = log.trim()
+            if paths:
+                self.chores.append(RemoveSegments(paths))
 
     def _groups_of(self, steps: list[Transition]) -> list[LocalGroup | None]:
         """The group of each step, None for those that come or go with these steps.
@@ -279,7 +311,7 @@ class Catalog:
     def _create(self, log: LocalLog, staged: Staged) -> None:
         log.id = self._new_id()
         staged.changes.append(Change(CREATE_LOG, log))
-        staged.operations.append(encode_create_log(log.id, log.name))
+        staged.operations.write(encode_create_log(log.id, log.name))
 
     def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
         if self._staged_groups:
@@ -311,7 +343,7 @@ class Catalog:
             return
         before = min(before, log.staged_next)
         staged.cuts.append((log, before))
-        staged.operations.append(encode_truncate(log.id, before))
+        write_truncate(staged.operations, log.id, before)
 
     def _stage_drop(self, name: str, staged: Staged) -> None:
         log = self._staging(name)
@@ -321,7 +353,7 @@ class Catalog:
         change.replacement = LocalLog(name, self.root / "queues", self.cache)
         self._staged_drops[name] = change
         staged.changes.append(change)
-        staged.operations.append(encode_drop_log(log.id))
+        staged.operations.write(encode_drop_log(log.id))
 
     def _new_id(self) -> int:
         self.next_id += 1
@@ -372,7 +404,7 @@ class Catalog:
         self.logs_by_id.pop(log.id, None)
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)
-        self.tails.discard(log)
+        self._tails.discard(log)
         self.tail_bytes -= log.drop_tail()
         if self.logs.get(log.name) is log:
             if change.replacement is not None:
@@ -386,29 +418,45 @@ class Catalog:
 
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
-        self.dirty_groups.discard(group)
+        self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
 
 
 def _gather(batch: Batch, commits: list[Staged]) -> None:
     """Put the messages of all commits into the batch, those of each log next to each other."""
-    logs = [log for staged in commits for log in staged.logs]
+    logs = commits[0].logs if len(commits) == 1 else [log for staged in commits for log in staged.logs]
     appends = [append for staged in commits for append in staged.commit.appends if append.count]
-    if len(appends) == len(logs) == len(set(logs)):  # as they come: 0.5 us a message less than grouping them
-        batch.logs = logs
-        batch.bases = [append.base for append in appends]
-        batch.counts = [append.count for append in appends]
-        batch.messages = [message for append in appends for message in append.messages]
+    if len(appends) != len(logs) or not _are_distinct(logs):
+        _group(batch, commits)
         return
+    batch.logs = logs  # as they come: 0.5 us a message less than grouping them
+    batch.bases = [append.base for append in appends]
+    batch.counts = [append.count for append in appends]
+    messages = batch.messages
+    for append in appends:
+        if append.count == 1:
+            messages.append(append.messages[0])
+        else:
+            messages += append.messages
+
+
+def _are_distinct(logs: list[LocalLog]) -> bool:
+    """Whether no log is there twice: then each has the number that was written on it."""
+    for number, log in enumerate(logs):
+        log.number = number
+    for number, log in enumerate(logs):
+        if log.number != number:
+            return False
+    return True
+
+
+def _group(batch: Batch, commits: list[Staged]) -> None:
+    """Put together what goes to the same log, whatever comes in between."""
     by_log: dict[LocalLog, list[Append]] = {}
     for staged in commits:
-        for log, append in zip(staged.logs, staged.commit.appends, strict=True):
-            found = by_log.get(log)
-            if found is None:
-                by_log[log] = [append]
-            else:
-                found.append(append)
+        for number, append in enumerate(staged.commit.appends):
+            by_log.setdefault(staged.logs[number], []).append(append)
     messages = batch.messages
     for log, found in by_log.items():
         start = len(messages)

@@ -234,7 +234,7 @@ class LocalEngine(Engine):
         size = 0
         durable = False
         while self._waiting and (not commits or size + self._waiting[0].commit.size_bytes <= _BATCH_BYTES):
-            if commits and (commits[0].is_encoded or self._waiting[0].is_encoded):
+            if commits and (commits[0].commit.is_encoded or self._waiting[0].commit.is_encoded):
                 break  # what came encoded goes alone: a record has one block for all, or one for each run
             staged = self._waiting.popleft()
             commits.append(staged)
@@ -264,7 +264,7 @@ class LocalEngine(Engine):
         """Whether a record may be used before it is synced, and can be written without waiting for the disk."""
         if self._in_flight or self._sync_wanted or any([staged.commit.applied is None for staged in batch.commits]):
             return False
-        length = encoded_length(write.operations, len(write.runs), write.blocks)
+        length = encoded_length(write.operations, write.runs, write.blocks)
         if length > _HERE_BYTES or not self._journal.has_room(length):
             return False
         return self._clock.monotonic_us() >= self._not_here_until_us

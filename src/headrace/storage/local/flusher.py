@@ -23,7 +23,8 @@ from headrace.storage.local.segment import (
     segment_path,
 )
 from headrace.storage.local.tables import TableWrite
-from headrace.storage.local.tails import encode_tails, tails_path
+from headrace.storage.local.tails import tails_path
+from headrace.storage.local.tails_writing import encode_tails
 
 BLOCK_BYTES: Final = 1 << 20
 BLOCK_ROWS: Final = 4096

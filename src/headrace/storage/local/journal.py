@@ -27,7 +27,7 @@ from typing import Final, final
 from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
 from headrace.storage.local.disk import Disk, is_full
-from headrace.storage.local.record import Run, encode_record
+from headrace.storage.local.record import encode_record
 
 MAGIC: Final = b"HRJF"
 VERSION: Final = 1
@@ -115,7 +115,7 @@ class Journal:
         half_full = self._file is None or self._at > self._file.size // 2
         return self._reserve is None or (half_full and not self._spares)
 
-    def write(self, seq: int, operations: bytes, runs: list[Run], blocks: list[Block], synced: bool) -> Position:
+    def write(self, seq: int, operations: bytes, runs: bytes, blocks: list[Block], synced: bool) -> Position:
         """Append one record; with `synced`, return when it and all before it would survive a power loss.
 
         An OSError leaves the journal where it was: the next record goes to the same place.

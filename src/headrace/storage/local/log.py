@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from mypy_extensions import mypyc_attr
+
 from headrace.errors import Corrupt, HeadraceError, Truncated
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
@@ -39,6 +41,7 @@ _SMALL_BYTES: Final = 64 << 10
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Piece:
     """A run of the tail: messages, or rows of an encoded block."""
 
@@ -81,7 +84,17 @@ class Piece:
 class LocalGroup:
     """A group and how far its files are: `progress_seq` and `pending_seq` are what was stored when they were read."""
 
-    __slots__ = ("has_files", "has_pending_file", "id", "is_shared", "log", "pending_seq", "progress_seq", "state")
+    __slots__ = (
+        "has_files",
+        "has_pending_file",
+        "id",
+        "is_dirty",
+        "is_shared",
+        "log",
+        "pending_seq",
+        "progress_seq",
+        "state",
+    )
 
     def __init__(self, group_id: int, log: "LocalLog", state: GroupState, progress_seq: int, pending_seq: int) -> None:
         self.id = group_id
@@ -91,6 +104,8 @@ class LocalGroup:
         self.pending_seq = pending_seq
         self.has_files = False
         self.has_pending_file = False
+        self.is_dirty = False
+        """Whether it is among those that changed since the last checkpoint: the catalog's to say."""
         self.is_shared = False
         """Whether its state is in the table of groups; it then stays there."""
 
@@ -114,6 +129,8 @@ class LocalLog(Log):
         "group_files",
         "groups_by_name",
         "id",
+        "is_in_tails",
+        "number",
         "sealed",
         "sealed_lengths",
         "staged_next",
@@ -145,6 +162,10 @@ class LocalLog(Log):
         self.dropped = False
         self.groups_by_name: dict[str, LocalGroup] | None = None
         self.staged_next = 0
+        self.number = 0
+        """Which of the logs it was where these were last counted."""
+        self.is_in_tails = False
+        """Whether it is among those with a tail: the catalog's to say."""
         self._directory = root
         self._cache = cache
 
@@ -227,17 +248,19 @@ class LocalLog(Log):
             start = end
 
     def append(self, base: int, messages: list[Message], size: int) -> None:
-        """Add a few committed messages to the tail, which take `size` bytes of memory."""
+        """Add a few committed messages to the tail, which take `size` bytes of memory; the list becomes its own."""
         piece = self._open_piece
-        if piece is None:
-            piece = self._open_piece = Piece(base, 0, 0, [], None, 0)
-            self.tail.append(piece)
-        held = piece.messages
-        held += messages
-        piece.next = self.next_offset = base + len(messages)
-        piece.size += size
+        count = len(messages)
+        self.next_offset = base + count
         self.tail_bytes += size
-        if len(held) >= MERGE_ROWS:
+        if piece is None:
+            self._open_piece = Piece(base, count, size, messages, None, 0)
+            self.tail.append(self._open_piece)
+            return
+        piece.messages += messages
+        piece.next = base + count
+        piece.size += size
+        if len(piece.messages) >= MERGE_ROWS:
             self._open_piece = None
 
     def append_rows(self, base: int, block: Block, start: int, count: int) -> int:
@@ -254,6 +277,8 @@ class LocalLog(Log):
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
         if self.flushing:
             return 0  # the flusher reads the tail; what is below goes when it is done
+        if not self.tail or self.tail[-1].next <= self.first_offset:
+            return self.drop_tail()
         gone = 0
         freed = 0
         for piece in self.tail:
@@ -262,18 +287,15 @@ class LocalLog(Log):
             gone += 1
             freed += piece.size
         del self.tail[:gone]
-        if not self.tail:
-            self._open_piece = None
-        else:
-            piece = self.tail[0]
-            freed += piece.shorten(self.first_offset, max(_SHORTENED_ROWS, (piece.next - piece.base + 1) // 2))
+        piece = self.tail[0]
+        freed += piece.shorten(self.first_offset, max(_SHORTENED_ROWS, (piece.next - piece.base + 1) // 2))
         self.tail_bytes -= freed
         return freed
 
     def drop_tail(self) -> int:
         """Forget what is in memory; returns how many bytes that gives back."""
         freed, self.tail_bytes = self.tail_bytes, 0
-        self.tail = []
+        self.tail.clear()
         self._open_piece = None
         return freed
 
@@ -282,6 +304,11 @@ class LocalLog(Log):
         freed = self.tail[0].shorten(self.first_offset, 1) if self.tail and not self.flushing else 0
         self.tail_bytes -= freed
         return freed
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether there may be any."""
+        return self.active is not None or self.unloaded is not None or bool(self.sealed)
 
     @property
     def has_small_tail(self) -> bool:
@@ -332,7 +359,7 @@ class LocalLog(Log):
 
     def trim(self) -> list[Path]:
         """Let go of segments in which nothing is left; returns the files to remove."""
-        if self.flushing or (self.unloaded is None and not self.sealed and self.active is None):
+        if self.flushing:
             return []
         self.load()
         if self.damage is not None:

@@ -35,7 +35,6 @@ An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, byte
 import struct
 import zlib
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Final, final
 
 from headrace.errors import Corrupt
@@ -74,7 +73,6 @@ _ID: Final = struct.Struct("<BI")
 _ID_OFFSET: Final = struct.Struct("<BIQ")
 _RANGE: Final = struct.Struct("<BIQQ")
 _RANGE_DUE: Final = struct.Struct("<BIQQq")
-_CLAIM: Final = struct.Struct("<BIQQqH")
 _GROUP: Final = struct.Struct("<BIIBQ")
 _TEXT: Final = struct.Struct("<H")
 _BYTES: Final = struct.Struct("<I")
@@ -139,18 +137,16 @@ class Record:
         return found
 
 
-def encode_record(
-    seq: int, synced: int, operations: bytes, runs: Sequence[Run], blocks: Sequence[Block]
-) -> list[bytes]:
-    """The buffers to write for one group of commits; `runs` are (log id, count, base offset).
+def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks: Sequence[Block]) -> list[bytes]:
+    """The buffers to write for one group of commits, whose operations and runs are encoded already.
 
     The rows of one block belong to all runs in turn; with several blocks each run has one of its own.
     """
     length = sum([block.length for block in blocks])
     version = VERSION if len(blocks) < 2 else BLOCKS_VERSION
-    parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs), length), operations]
+    parts = [_CHECKED.pack(seq, synced, version, len(operations), len(runs) // _RUN.size, length), operations]
     parts.append(bytes(-len(operations) % 8))
-    parts += starmap(_RUN.pack, runs)
+    parts.append(runs)
     if len(blocks) < 2:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
@@ -164,9 +160,9 @@ def encode_record(
     ]
 
 
-def encoded_length(operations: bytes, runs: int, blocks: Sequence[Block]) -> int:
+def encoded_length(operations: bytes, runs: bytes, blocks: Sequence[Block]) -> int:
     """How many bytes `encode_record` gives for this."""
-    return HEADER_BYTES + (len(operations) + 7 & ~7) + runs * _RUN.size + sum([block.length for block in blocks])
+    return HEADER_BYTES + (len(operations) + 7 & ~7) + len(runs) + sum([block.length for block in blocks])
 
 
 def record_length(head: bytes) -> int:
@@ -258,39 +254,22 @@ def check_version(data: bytes, position: int, file: str) -> None:
 
 
 def encode_create_log(log_id: int, name: str) -> bytes:
-    return _ID.pack(CREATE_LOG, log_id) + _text(name)
+    return _ID.pack(CREATE_LOG, log_id) + encode_text(name)
 
 
 def encode_drop_log(log_id: int) -> bytes:
     return _ID.pack(DROP_LOG, log_id)
 
 
-def encode_truncate(log_id: int, before: int) -> bytes:
-    return _ID_OFFSET.pack(TRUNCATE, log_id, before)
+def encode_text(text: str) -> bytes:
+    raw = text.encode()
+    return _TEXT.pack(len(raw)) + raw
 
 
 def encode_put(table: str, key: bytes, value: bytes | None) -> bytes:
     if value is None:
-        return bytes([DELETE]) + _text(table) + _bytes(key)
-    return bytes([PUT]) + _text(table) + _bytes(key) + _bytes(value)
-
-
-def encode_step(step: Transition, log_id: int, group_id: int) -> bytes:
-    """A group's transition."""
-    kind = step.kind
-    if kind == CREATED:
-        head = _GROUP.pack(kind, log_id, group_id, step.mode, step.start)
-        return head + _text(step.group) + _text(step.filter)
-    if kind == DELETED:
-        return _ID.pack(kind, group_id)
-    if kind in (CURSOR, COMMITTED):
-        return _ID_OFFSET.pack(kind, group_id, step.start)
-    if kind == CLAIMED:
-        consumer = step.consumer.encode()
-        return _CLAIM.pack(kind, group_id, step.start, step.stop, step.due_us, len(consumer)) + consumer
-    if kind == REQUEUED:
-        return _RANGE_DUE.pack(kind, group_id, step.start, step.stop, step.due_us)
-    return _RANGE.pack(kind, group_id, step.start, step.stop)
+        return bytes([DELETE]) + encode_text(table) + _bytes(key)
+    return bytes([PUT]) + encode_text(table) + _bytes(key) + _bytes(value)
 
 
 def decode_operations(data: bytes) -> list[Operation]:
@@ -375,11 +354,6 @@ class _Reader:
             raise ValueError(f"operations end early: {length} bytes expected, {len(taken)} left")
         self.at += length
         return taken
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return _TEXT.pack(len(raw)) + raw
 
 
 def _bytes(raw: bytes) -> bytes:

@@ -72,7 +72,7 @@ class Recovery:
         for group, error in self._suspects:
             if self._catalog.groups_by_id.get(group.id) is group:
                 group.log.damage = error
-                self._catalog.dirty_groups.discard(group)  # its files stay as they are
+                self._catalog.forget_dirty(group)  # its files stay as they are
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
             if log.damage is not None:
@@ -145,7 +145,7 @@ class Recovery:
             except KeyError as error:
                 what = f"log {error} is not in the checkpoint; restore both from one copy"
                 raise Corrupt(str(path), at, what) from error
-        for log in self._catalog.tails:
+        for log in self._catalog.tails():
             if log.unloaded is None or log.next_offset != log.unloaded.next:
                 what = f"queue {log.name!r} ends at {log.next_offset} in it, and elsewhere in the checkpoint"
                 raise Corrupt(str(path), 0, f"{what}; restore both from one copy")

@@ -37,12 +37,13 @@ def take_down(root: Path, catalog: Catalog, position: Position, own_files: int) 
 
 def take_small_tails(write: CheckpointWrite, root: Path, catalog: Catalog, own_files: int, max_bytes: int) -> None:
     """Have the smallest tails, `max_bytes` of them, written to one file, if there are more than `own_files`."""
-    for log in catalog.tails:
+    tails = catalog.tails()
+    for log in tails:
         catalog.tail_bytes -= log.forget_settled()
     generation = catalog.tails_generation
     if generation:
         write.obsolete.append(tails_path(root, generation))
-    small = sorted([log for log in catalog.tails if log.has_small_tail], key=_tail_bytes_of)
+    small = sorted([log for log in tails if log.has_small_tail], key=_tail_bytes_of)
     if len(small) <= own_files:
         return
     write.checkpoint.tails = (generation + 1, 0)
@@ -70,14 +71,14 @@ def undo_checkpoint(write: CheckpointWrite, catalog: Catalog) -> None:
     """A checkpoint was not written: everything it held is still to be."""
     for group in write.groups:
         if catalog.groups_by_id.get(group.id) is group:
-            catalog.dirty_groups.add(group)
+            catalog.note_dirty(group)
     for table in write.tables:
         catalog.tables[table.name].changed.update(table.changed)
 
 
 def _take_groups(write: CheckpointWrite, catalog: Catalog, own_files: int) -> None:
     """The states of all groups that changed: those that have been in the table stay there."""
-    dirty, catalog.dirty_groups = catalog.dirty_groups, set()
+    dirty = catalog.take_dirty()
     seq = write.checkpoint.position.seq
     is_many = len(dirty) > own_files
     for group in dirty:

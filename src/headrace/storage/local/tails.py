@@ -12,12 +12,9 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.model import Message
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.record import Record, Run, check_version, decode_record, encode_record
+from headrace.storage.local.record import Record, check_version, decode_record
 
 SUFFIX: Final = ".tails"
-RECORD_BYTES: Final = 256 << 10
-RECORD_ROWS: Final = 4096
 
 
 @final
@@ -37,17 +34,6 @@ def tails_path(root: Path, generation: int) -> Path:
     return root / "journal" / f"{generation}{SUFFIX}"
 
 
-def encode_tails(tails: list[Tail], seq: int) -> Iterator[list[bytes]]:
-    """The file, record by record, for a checkpoint of commit `seq`."""
-    number = seq
-    for part in _parts(tails):
-        runs: list[Run] = [(tail.log_id, len(tail.messages), tail.base) for tail in part]
-        rows = [message for tail in part for message in tail.messages]
-        block = encode_block(part[0].base if len(part) == 1 else 0, rows)
-        yield encode_record(number, seq, b"", runs, [block])
-        number += 1
-
-
 def decode_tails(data: bytes, length: int, path: Path) -> Iterator[tuple[int, Record]]:
     """Every record of the file, with its position. Raises Corrupt when it is not whole."""
     file = str(path)
@@ -61,19 +47,3 @@ def decode_tails(data: bytes, length: int, path: Path) -> Iterator[tuple[int, Re
             raise Corrupt(file, at, "the messages here are damaged: a checksum is wrong")
         yield at, record
         at += record.length
-
-
-def _parts(tails: list[Tail]) -> Iterator[list[Tail]]:
-    """The tails by records: large enough to be cheap to write, and no larger, as readers of one log read the whole."""
-    part: list[Tail] = []
-    rows = size = 0
-    for tail in tails:
-        part.append(tail)
-        rows += len(tail.messages)
-        size += tail.size
-        if rows >= RECORD_ROWS or size >= RECORD_BYTES:
-            yield part
-            part = []
-            rows = size = 0
-    if part:
-        yield part

@@ -117,7 +117,10 @@ class Upkeep:
         write = self._begin_checkpoint(position) if checkpoint else None
         entries = {entry.id: entry for entry in write.checkpoint.logs} if write is not None else {}
         parts: list[LogFlush] = []
-        for log in self._catalog.tails - write.carried if write is not None else self._largest_tails():
+        logs = self._largest_tails()
+        if write is not None:
+            logs = [log for log in self._catalog.tails() if log not in write.carried]
+        for log in logs:
             pieces = log.begin_flush()
             parts.append(LogFlush(log, pieces, entries.get(log.id)))
         self._flusher.do(Flush(parts, write))
@@ -128,7 +131,7 @@ class Upkeep:
         catalog = self._catalog
         if catalog.tail_bytes < limit:
             return False
-        for log in catalog.tails:
+        for log in catalog.tails():
             catalog.tail_bytes -= log.forget_settled()
         return catalog.tail_bytes > limit * 3 // 4  # so that not every commit looks for them
 
@@ -136,7 +139,7 @@ class Upkeep:
         """The fewest logs that hold half of the bytes in memory."""
         left = self._catalog.tail_bytes // 2
         found: list[LocalLog] = []
-        for log in sorted(self._catalog.tails, key=_tail_bytes_of, reverse=True):
+        for log in sorted(self._catalog.tails(), key=_tail_bytes_of, reverse=True):
             if left <= 0:
                 break
             found.append(log)

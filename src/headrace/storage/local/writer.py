@@ -11,7 +11,6 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.storage.local.block import Block
 from headrace.storage.local.journal import Journal, Position
-from headrace.storage.local.record import Run
 
 _SYNC_WITHIN_US: Final = 1_000_000
 
@@ -22,7 +21,7 @@ class Write:
 
     __slots__ = ("blocks", "durable", "error", "operations", "position", "runs", "seq", "skipped")
 
-    def __init__(self, seq: int, operations: bytes, runs: list[Run], blocks: list[Block], durable: bool) -> None:
+    def __init__(self, seq: int, operations: bytes, runs: bytes, blocks: list[Block], durable: bool) -> None:
         self.seq = seq
         self.operations = operations
         self.runs = runs

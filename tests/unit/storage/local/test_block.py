@@ -111,6 +111,25 @@ def test_a_message_that_has_no_place_in_its_column_is_refused(message: Message) 
         encode_block(0, [*plain(b"a"), message])
 
 
+def test_payloads_of_two_gibibytes_are_refused_together() -> None:
+    half = bytes(1 << 30)
+
+    with pytest.raises(Refused, match="messages cannot be stored"):
+        encode_block(0, plain(half, half))
+
+
+def test_a_source_has_its_own_place_in_every_block() -> None:
+    first, second, third = (Source(topic) for topic in ("first", "second", "third"))
+    orders = [[first, second, first, third], [second, third, second], [third, first], [first], [third, second, first]]
+
+    for sources in orders:
+        block = encode_block(0, [Message(source, b"", 0) for source in sources])
+        again = decode_block(block.header, block.body, "", 0)
+
+        assert [message.source.topic for message in again.messages(0, len(sources))] == [each.topic for each in sources]
+        assert again.source_count == len(set(sources))
+
+
 def test_the_largest_values_that_fit_are_kept() -> None:
     largest = Message(Source("x" * 65535, encoding=255), b"", (1 << 63) - 1, b"", 255, -(1 << 63), (1 << 63) - 1)
 

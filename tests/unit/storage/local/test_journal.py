@@ -13,7 +13,7 @@ from headrace.storage.local.journal import PAGE, Journal, Position, encode_heade
 from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
 from headrace.storage.local.record import encode_put, encode_record
 from tests.disks import FullDisk
-from tests.workbench import many
+from tests.workbench import encode_runs, many
 
 FILE_BYTES = 4 * PAGE
 NOWHERE = Position(0, 0, PAGE)
@@ -45,7 +45,7 @@ def _operations(size: int) -> bytes:
 
 
 def _write(journal: Journal, seq: int, size: int = 100, synced: bool = True) -> Position:
-    return journal.write(seq, _operations(size), [], [], synced)
+    return journal.write(seq, _operations(size), b"", [], synced)
 
 
 def _fill(directory: Path, count: int, size: int = 100, unsynced: Sequence[int] = ()) -> list[Position]:
@@ -90,7 +90,7 @@ def test_records_are_read_in_the_order_they_were_written(tmp_path: Path) -> None
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     journal = _open(tmp_path)
-    journal.write(1, b"", [(4, 3, 70)], [encode_block(70, many(3))], True)
+    journal.write(1, b"", encode_runs([(4, 3, 70)]), [encode_block(70, many(3))], True)
     journal.close()
 
     (record,) = _reader(tmp_path).records()
@@ -290,10 +290,10 @@ def test_messages_are_refused_on_a_full_disk_and_the_journal_stays_as_it_was(tmp
     block = encode_block(0, many(100, size=100))
 
     with pytest.raises(OSError, match="No space left"):
-        journal.write(2, b"", [(1, 100, 0)], [block], True)
+        journal.write(2, b"", encode_runs([(1, 100, 0)]), [block], True)
 
     disk.full = False
-    journal.write(2, b"", [(1, 100, 0)], [block], True)
+    journal.write(2, b"", encode_runs([(1, 100, 0)]), [block], True)
     journal.close()
     assert _sequence(tmp_path) == [1, 2]
 
@@ -312,7 +312,7 @@ def test_messages_do_not_go_to_the_reserve_even_where_they_would_fit(tmp_path: P
     _write(journal, 2, 2 * PAGE)
 
     with pytest.raises(OSError, match="kept for settlements"):
-        journal.write(3, b"", [(1, 1, 0)], [encode_block(0, many(1))], True)
+        journal.write(3, b"", encode_runs([(1, 1, 0)]), [encode_block(0, many(1))], True)
 
     _write(journal, 3)
     journal.close()
@@ -326,7 +326,7 @@ def test_messages_stay_out_of_the_reserve_after_a_settlement_too_large_for_it(tm
         _write(journal, 3, 2 * PAGE)
 
     with pytest.raises(OSError, match="kept for settlements"):
-        journal.write(3, b"", [(1, 1, 0)], [encode_block(0, many(1))], True)
+        journal.write(3, b"", encode_runs([(1, 1, 0)]), [encode_block(0, many(1))], True)
     journal.close()
 
 
@@ -336,7 +336,7 @@ def test_messages_are_taken_again_once_there_is_space(tmp_path: Path) -> None:
     disk.full = False
 
     _write(journal, 3, 2 * PAGE)
-    journal.write(4, b"", [(1, 1, 0)], [encode_block(0, many(1))], True)
+    journal.write(4, b"", encode_runs([(1, 1, 0)]), [encode_block(0, many(1))], True)
 
     journal.close()
     assert _sequence(tmp_path) == [1, 2, 3, 4]
@@ -475,7 +475,7 @@ def test_a_record_of_a_version_not_known_is_corrupt_and_not_torn(tmp_path: Path)
     positions = _fill(tmp_path, 2)
     path = _file_of(tmp_path, 1)
     at = positions[-1].at
-    record = bytearray(b"".join(encode_record(3, 2, _operations(10), [], [])))
+    record = bytearray(b"".join(encode_record(3, 2, _operations(10), b"", [])))
     record[24] = 3
     record[4:8] = zlib.crc32(record[8:]).to_bytes(4, "little")
     data = path.read_bytes()
@@ -489,7 +489,7 @@ def test_a_record_of_a_version_not_known_that_an_earlier_use_left_is_ignored(tmp
     positions = _fill(tmp_path, 2)
     path = _file_of(tmp_path, 1)
     at = positions[-1].at
-    record = bytearray(b"".join(encode_record(1, 0, _operations(10), [], [])))
+    record = bytearray(b"".join(encode_record(1, 0, _operations(10), b"", [])))
     record[24] = 3
     record[4:8] = zlib.crc32(record[8:]).to_bytes(4, "little")
     data = path.read_bytes()

@@ -1,6 +1,6 @@
 """A log of the local engine: reading it wherever its messages are, truncating it, dropping it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,34 +18,34 @@ def _fill(bench: Bench, rounds: int, log: str = "orders") -> None:
         bench.store(lambda commit: commit.append(log, many(50, size=100)))
 
 
-def _in_segments(root: Path, messages: Sequence[Message]) -> Bench:
+def _in_segments(root: Path, messages: list[Message]) -> Bench:
     with Bench(root) as bench:
         for at in range(0, len(messages), 40):
             bench.store(lambda commit, at=at: commit.append("orders", messages[at : at + 40]))  # type: ignore[misc]
     return Bench(root)
 
 
-def _in_segments_and_tail(root: Path, messages: Sequence[Message]) -> Bench:
+def _in_segments_and_tail(root: Path, messages: list[Message]) -> Bench:
     bench = _in_segments(root, messages[:-30])
     bench.store(lambda commit: commit.append("orders", messages[-30:-10]))
     bench.store(lambda commit: commit.append("orders", messages[-10:]))
     return bench
 
 
-def _in_tail(root: Path, messages: Sequence[Message]) -> Bench:
+def _in_tail(root: Path, messages: list[Message]) -> Bench:
     bench = Bench(root, LocalSettings())
     for at in range(0, len(messages), 70):
         bench.store(lambda commit, at=at: commit.append("orders", messages[at : at + 70]))  # type: ignore[misc]
     return bench
 
 
-def _in_one_large_commit(root: Path, messages: Sequence[Message]) -> Bench:
+def _in_one_large_commit(root: Path, messages: list[Message]) -> Bench:
     bench = Bench(root, LocalSettings())
     bench.store(lambda commit: commit.append("other", many(300)), lambda commit: commit.append("orders", messages))
     return bench
 
 
-Place = Callable[[Path, Sequence[Message]], Bench]
+Place = Callable[[Path, list[Message]], Bench]
 anywhere = pytest.mark.parametrize("place", [_in_segments, _in_segments_and_tail, _in_tail, _in_one_large_commit])
 MESSAGES = [full_message(1_000 + at) if at % 7 == 3 else m for at, m in enumerate(many(400, size=60))]
 

@@ -32,16 +32,14 @@ from headrace.storage.local.record import (
     encode_drop_log,
     encode_put,
     encode_record,
-    encode_step,
-    encode_truncate,
     record_seq,
 )
-from tests.workbench import all_values, many
+from tests.workbench import all_values, encode_runs, encode_step, encode_truncate, many
 
 OPERATIONS = encode_create_log(1, "orders") + encode_truncate(1, 5)
 BLOCK = encode_block(3, many(4))
-WITH_BLOCK = b"".join(encode_record(9, 8, OPERATIONS, [(1, 3, 3), (2, 1, 70)], [BLOCK]))
-WITHOUT_BLOCK = b"".join(encode_record(10, 9, OPERATIONS, [], []))
+WITH_BLOCK = b"".join(encode_record(9, 8, OPERATIONS, encode_runs([(1, 3, 3), (2, 1, 70)]), [BLOCK]))
+WITHOUT_BLOCK = b"".join(encode_record(10, 9, OPERATIONS, b"", []))
 
 
 def test_a_record_comes_back_as_it_was() -> None:
@@ -169,6 +167,17 @@ def test_a_step_keeps_the_group_and_what_happened(step: Transition) -> None:
         step.due_us,
         step.consumer,
     )
+
+
+@pytest.mark.parametrize("number", [(1 << 31) - 1, 1 << 31, (1 << 32) - 1])
+def test_ids_have_32_bits(number: int) -> None:
+    cut = _one(encode_truncate(number, 5))
+    created = _one(encode_step(Transition(CREATED, "orders", "billing"), number, number - 1))
+    record = decode_record(b"".join(encode_record(1, 0, b"", encode_runs([(number, 4, 5)]), [BLOCK])), 0)
+
+    assert (cut.log_id, created.log_id, created.group_id) == (number, number, number - 1)
+    assert record is not None
+    assert record.runs == [(number, 4, 5)]
 
 
 def test_operations_come_in_the_order_they_were_given() -> None:

@@ -1,6 +1,6 @@
 """Segment files, their indexes, and what is done about those that do not fit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ SECOND = plain(b"c", timestamp_us=100)
 THIRD = plain(b"d", b"e", b"f", timestamp_us=900)
 
 
-def _write(directory: Path, base: int, *parts: tuple[int, Sequence[Message]]) -> tuple[Path, list[Block]]:
+def _write(directory: Path, base: int, *parts: tuple[int, list[Message]]) -> tuple[Path, list[Block]]:
     path = segment_path(directory, base)
     found = [encode_block(offset, messages) for offset, messages in parts]
     data = encode_segment_header(LOG_ID, base) + b"".join(block.header + block.body for block in found)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.tails import RECORD_BYTES, RECORD_ROWS, Tail, decode_tails, encode_tails, tails_path
+from headrace.storage.local.tails import Tail, decode_tails, tails_path
+from headrace.storage.local.tails_writing import RECORD_BYTES, RECORD_ROWS, encode_tails
 from tests.workbench import full_message, many, payloads, plain
 
 PATH = Path("journal/3.tails")

@@ -25,7 +25,9 @@ class Desk:
 
     def write(self, seq: int, size: int = 10, durable: bool = True, block: Block | None = None) -> Write:
         """Hand a record over and wait for the report."""
-        self.writer.write(Write(seq, encode_put("t", b"k", bytes(size)), [], [] if block is None else [block], durable))
+        self.writer.write(
+            Write(seq, encode_put("t", b"k", bytes(size)), b"", [] if block is None else [block], durable)
+        )
         report = self.reports.get(timeout=60)
         assert isinstance(report, Write)
         return report
@@ -88,7 +90,7 @@ def test_a_record_that_failed_does_not_count_as_synced(tmp_path: Path) -> None:
 def test_an_owner_that_waits_writes_a_durable_record_itself(tmp_path: Path) -> None:
     journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
     writer = Writer(journal, ManualClock(), lambda report: None)  # not started: nobody else takes the record
-    handed_over = Write(1, encode_put("t", b"k", b"v"), [], [], True)
+    handed_over = Write(1, encode_put("t", b"k", b"v"), b"", [], True)
     writer.write(handed_over)
 
     written = writer.write_here()
@@ -103,7 +105,7 @@ def test_an_owner_that_waits_writes_a_durable_record_itself(tmp_path: Path) -> N
 def test_an_owner_that_waits_leaves_a_record_without_a_sync_to_the_thread(tmp_path: Path) -> None:
     journal = Journal(FullDisk(), tmp_path, 4 * PAGE, 2, [], Position(0, 0, PAGE))
     writer = Writer(journal, ManualClock(), lambda report: None)
-    writer.write(Write(1, encode_put("t", b"k", b"v"), [], [], False))
+    writer.write(Write(1, encode_put("t", b"k", b"v"), b"", [], False))
 
     assert writer.write_here() is None
 
