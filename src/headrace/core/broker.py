@@ -127,6 +127,10 @@ class Broker:
         the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once.
         """
         source = messages[0].source
+        if not (source.exchange or extra_keys):
+            queue = self.topology.direct.get(source.topic)
+            if queue is not None and self._publishing.stage_to(queue, messages, confirm):
+                return 1
         queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
             source.exchange, source.topic, headers, extra_keys

@@ -309,10 +309,6 @@ class Turns:
             self._rings[consumer.priority].append(consumer)
 
     @property
-    def is_empty(self) -> bool:
-        return self.only is None and not self._consumers
-
-    @property
     def active(self) -> Consumer | None:
         """The consumer that gets everything, where only one at a time does."""
         return self._consumers[0] if self._single and self._consumers else None

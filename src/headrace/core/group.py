@@ -67,7 +67,9 @@ class Group(ABC):
         self.queue = queue
         self.name = state.name
         self.state = state
-        self.consumers = Turns(single_active, queue.look_at_readers)
+        self.consumers = Turns(single_active, self._members_changed)
+        self.only: Consumer | None = None
+        """The only member, if it wants all messages; then nothing else need be known of the members."""
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
         self.max_pending = MAX_PENDING
         self.is_paused = False
@@ -86,6 +88,10 @@ class Group(ABC):
     @property
     def _done(self) -> int:
         return self.state.committed + self.state.settled.size
+
+    def _members_changed(self) -> None:
+        self.only = self.consumers.only
+        self.queue.look_at_readers()
 
     @property
     def may_run_ahead(self) -> bool:

@@ -40,11 +40,8 @@ class Publishing:
     def route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
         """The queues that a message is meant for by its source. Raises NotFound, AccessRefused, Refused."""
         source = message.source
-        if not source.exchange:
-            if not extra_keys and (found := self._topology.direct.get(source.topic)) is not None:
-                return found
-            if is_address(source.topic):
-                return self.route_topic(source.topic)
+        if not source.exchange and is_address(source.topic):
+            return self.route_topic(source.topic)
         if source.exchange:
             self._topology.exchanges.check_publish(source.exchange)
         return self._topology.of_exchange(source.exchange, source.topic, headers, extra_keys)
@@ -59,28 +56,41 @@ class Publishing:
 
     def stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
         """Whether all queues take all messages without a look at each; nothing is done where they do not."""
-        _check_storable(messages[0])
-        largest = size_bytes = 0
-        for message in messages:
-            size = len(message.payload)
-            size_bytes += size
-            largest = max(largest, size)
+        if len(queues) == 1:
+            return self.stage_to(queues[0], messages, confirm)
+        largest, size_bytes = _sizes(messages)
         for queue in queues:
             if not queue.takes_all(largest):
                 return False
-        line = self._line
-        turn = line.open()
         is_synced = False
         for queue in queues:
             is_synced = is_synced or queue.is_synced
-            turn.publish_all(queue, messages if len(queues) == 1 else list(messages), size_bytes)
-            if queue.ack_timeout_us and confirm is not None:
-                turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
+            self._stage_to(queue, list(messages), size_bytes, confirm is not None)
+        self._staged(confirm, len(messages), is_synced)
+        return True
+
+    def stage_to(self, queue: Queue, messages: list[Message], confirm: ConfirmAll | None) -> bool:
+        """The same for one queue."""
+        largest, size_bytes = _sizes(messages)
+        if not queue.takes_all(largest):
+            return False
+        self._stage_to(queue, messages, size_bytes, confirm is not None)
+        self._staged(confirm, len(messages), queue.is_synced)
+        return True
+
+    def _stage_to(self, queue: Queue, messages: list[Message], size_bytes: int, is_awaited: bool) -> None:
+        turn = self._line.open()
+        turn.publish_all(queue, messages, size_bytes)
+        if queue.ack_timeout_us and is_awaited:
+            turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
+
+    def _staged(self, confirm: ConfirmAll | None, count: int, is_synced: bool) -> None:
+        line = self._line
+        turn = line.open()
         if confirm is not None:
-            turn.confirms.add_all(confirm, len(messages), is_synced)
+            turn.confirms.add_all(confirm, count, is_synced)
         if turn.size_bytes + line.waiting_bytes > line.flow.high_bytes:
             line.look()
-        return True
 
     def stage(
         self,
@@ -168,6 +178,17 @@ class Publishing:
             return None if is_address(source.topic) else self._pubsub.route(source.topic)
         reaches = self._topology.reaches_subscribers(source.exchange, source.topic, publish.headers, publish.extra_keys)
         return self._pubsub.route(topic_of(source)) if reaches else None
+
+
+def _sizes(messages: list[Message]) -> tuple[int, int]:
+    """The longest payload of messages with one source, and all of them. Raises Refused for what no log can hold."""
+    _check_storable(messages[0])
+    largest = size_bytes = 0
+    for message in messages:
+        size = len(message.payload)
+        size_bytes += size
+        largest = max(largest, size)
+    return largest, size_bytes
 
 
 def _check_storable(message: Message) -> None:

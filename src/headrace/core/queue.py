@@ -516,7 +516,8 @@ class Queue:
                 for browser in self.browsers:
                     browser.pump(now_us)
             for group in self._group_list:  # a consumer may join another group while it is delivered to
-                if not group.consumers.is_empty and (not self.unsynced or group.may_run_ahead):
+                has_members = group.only is not None or len(group.consumers) > 0
+                if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
             self._offer_room()
         except Corrupt as error:

@@ -45,8 +45,8 @@ class Topology:
         self.host = host
         self.exchanges = Exchanges()
         self.queues: dict[str, Queue] = {}
-        self.direct: dict[str, list[Queue]] = {}
-        """Where keys lead on the default exchange, made once: each queue by its name, but for names like addresses."""
+        self.direct: dict[str, Queue] = {}
+        """Where keys lead on the default exchange: each queue by its name, but for those with names like addresses."""
         self._addressed: TopicTree[Queue] = TopicTree()
         self._captures: TopicTree[Queue] = TopicTree()
         self._reserves: TopicTree[Queue] = TopicTree()
@@ -79,7 +79,7 @@ class Topology:
     def add(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
         if not is_address(queue.name):
-            self.direct[queue.name] = [queue]
+            self.direct[queue.name] = queue
         for tree, pattern in self._patterns(queue):
             tree.add(pattern, queue)
         self._changed()

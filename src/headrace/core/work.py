@@ -41,7 +41,7 @@ class WorkGroup(Group):
         """Nothing from here on was ever picked out of order."""
         self._picked: dict[int, int] = {}
         """How many places in line of a message count no more, as a consumer with a selector took it out of line."""
-        self._notes: dict[int, dict[str, object]] = {}
+        self._notes: dict[int, dict[str, object]] | None = None
         """What consumers noted on messages that they gave back."""
         self._restore()
 
@@ -54,7 +54,7 @@ class WorkGroup(Group):
     def is_drained(self) -> bool:
         if self._has_more():
             return False
-        return self.consumers.only is not None or not self.consumers.selective
+        return self.only is not None or not self.consumers.selective
 
     @property
     def unsettled(self) -> int:
@@ -85,7 +85,7 @@ class WorkGroup(Group):
         False, and nothing done, where it is not as simple as that. With a message in each of many queues this is most
         of what there is to do for each.
         """
-        consumer, queue, state = self.consumers.only, self.queue, self.state
+        consumer, queue, state = self.only, self.queue, self.state
         if consumer is None or consumer.auto_ack or self.is_paused or queue.has_history:
             return False
         if not (self._waiting.is_empty and self._is_plain()):
@@ -421,9 +421,11 @@ class WorkGroup(Group):
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
         queue.settled_all(turn, self, ended, now_us)
-        if self.state.pending or self._notes:
+        if self.state.pending:
             for offset in offsets:
                 self.state.pending.pop(offset, None)
+        if self._notes:
+            for offset in offsets:
                 self._notes.pop(offset, None)
         start = stop = offsets[0]
         for offset in offsets:
@@ -451,6 +453,7 @@ class WorkGroup(Group):
 
     def _note(self, lease: Delivery) -> None:
         if lease.notes:
+            self._notes = self._notes or {}
             self._notes[lease.offset] = lease.notes
 
     def renew(self, consumer: Consumer, offset: int, due_us: int) -> None:
