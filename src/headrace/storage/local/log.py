@@ -130,6 +130,7 @@ class LocalLog(Log):
         "groups_by_name",
         "id",
         "is_in_tails",
+        "last_group",
         "number",
         "sealed",
         "sealed_lengths",
@@ -141,31 +142,34 @@ class LocalLog(Log):
     )
 
     def __init__(self, name: str, root: Path, cache: BlockCache) -> None:
+        # What every commit looks at comes first: with thousands of logs it is read from memory, line by line.
         self.name = name
-        self.id = 0
         self.first_offset = 0
         self.next_offset = 0
+        self.id = 0
+        self.damage: HeadraceError | None = None
+        self.staged_next = 0
+        self.number = 0
+        """Which of the logs it was where these were last counted."""
         self.tail: list[Piece] = []
         self.tail_bytes = 0
         self._open_piece: Piece | None = None
         """The last piece of the tail, while small appends go to it."""
+        self.is_in_tails = False
+        """Whether it is among those with a tail: the catalog's to say."""
         self.flushing = 0
         """How many pieces at the start of the tail are being written to segments right now."""
-        self.sealed: list[int] = []
-        """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
-        self.sealed_lengths: list[int] = []
+        self.groups_by_name: dict[str, LocalGroup] | None = None
+        self.last_group: LocalGroup | None = None
+        """The group that last made a step, as long as it is there; most logs have one."""
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
         """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
+        self.sealed: list[int] = []
+        """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
+        self.sealed_lengths: list[int] = []
         self.stored_bytes = 0
-        self.damage: HeadraceError | None = None
         self.dropped = False
-        self.groups_by_name: dict[str, LocalGroup] | None = None
-        self.staged_next = 0
-        self.number = 0
-        """Which of the logs it was where these were last counted."""
-        self.is_in_tails = False
-        """Whether it is among those with a tail: the catalog's to say."""
         self._directory = root
         self._cache = cache
 
