@@ -33,6 +33,7 @@ COMPILED = (
     "headrace/storage/*.py",
     "headrace/storage/local/*.py",
     "headrace/core/*.py",
+    "headrace/net/output.py",
     "headrace/protocols/answers.py",
     "headrace/protocols/amqp091/*.py",
     "headrace/protocols/amqp10/*.py",

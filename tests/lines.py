@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+from headrace.net.output import Output
+
 
 class Line:
     """What a connection sees of its wire, without a socket."""
 
     def __init__(self) -> None:
-        self.sent: list[bytes] = []
+        self.output = Output(1 << 60, lambda: None, lambda: None)
         self.withheld_bytes = 0
         self._before: list[Callable[[], None]] = []
         self.is_closing = False
@@ -15,8 +17,16 @@ class Line:
         self.is_loopback = True
         self.certificate_name = ""
 
+    @property
+    def sent(self) -> list[bytes]:
+        return self.output.parts
+
+    @sent.setter
+    def sent(self, parts: list[bytes]) -> None:
+        self.output.parts = parts
+
     def send(self, data: bytes) -> None:
-        self.sent.append(data)
+        self.output.send(data)
 
     def withhold(self, more_bytes: int) -> None:
         self.withheld_bytes += more_bytes

@@ -12,7 +12,8 @@ from headrace.core.hosts import Hosts
 from headrace.core.logins import Background
 from headrace.core.properties import Codecs
 from headrace.model import AMQP091
-from headrace.net.connection import Wire
+from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
+from headrace.net.output import Output
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
@@ -59,10 +60,10 @@ class _Pipe:
 
     def __init__(self, soon: list[Callable[[], None]]) -> None:
         self._soon = soon
-        self.sent: list[bytes] = []
+        self.output = Output(OUTPUT_HIGH_BYTES, lambda: None, lambda: None)
 
     def send(self, data: bytes) -> None:
-        self.sent.append(data)
+        self.output.send(data)
 
     def withhold(self, more_bytes: int) -> None:
         return
@@ -131,5 +132,4 @@ class Client:
 
     def take(self) -> bytes:
         """What the broker sent since the last look."""
-        taken, self._pipe.sent[:] = b"".join(self._pipe.sent), []
-        return taken
+        return self._pipe.output.take()

@@ -383,7 +383,7 @@ class Broker:
         """
         queue = self._queues.usable(name, owner)
         browser = Browser(queue, show, selector, ended)
-        queue.browsers.append(browser)
+        queue.browsers += (browser,)
         queue.touch(self._clock.now_us())
         return browser
 
@@ -394,8 +394,8 @@ class Broker:
 
     def end_browser(self, browser: Browser) -> None:
         """It wants to see nothing more."""
-        if browser in browser.queue.browsers:
-            browser.queue.browsers.remove(browser)
+        queue = browser.queue
+        queue.browsers = tuple([other for other in queue.browsers if other is not browser])
 
     def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
         """Have a consumer hold again what it held, by its name, when the broker was stopped; it gets nothing more.

@@ -217,15 +217,29 @@ class Turns:
     active one holds nothing; until then neither gets more.
     """
 
-    __slots__ = ("_consumers", "_priorities", "_rings", "_single", "exclusive", "selective", "tellers")
+    __slots__ = (
+        "_changed",
+        "_consumers",
+        "_priorities",
+        "_rings",
+        "_single",
+        "exclusive",
+        "only",
+        "selective",
+        "tellers",
+    )
 
-    def __init__(self, single: bool) -> None:
+    def __init__(self, single: bool, changed: Callable[[], None]) -> None:
+        """`changed` is called when a consumer came or went."""
+        self._changed = changed
         self._consumers: list[Consumer] = []
         """By priority, then as they came; behind the active one, where there is one."""
         self._rings: dict[int, deque[Consumer]] = {}
         """By priority those that had room when last looked at; the next to get something first."""
         self._priorities: list[int] = []
         self._single = single
+        self.only: Consumer | None = None
+        """The one consumer, where there is no other and it wants all messages."""
         self.exclusive = False
         self.tellers = 0
         """How many of them tell offsets."""
@@ -253,6 +267,7 @@ class Turns:
         self.tellers += consumer.tells_offsets
         if consumer.shared is not None:
             consumer.shared.sharers[consumer] = None
+        self._count()
         if consumer.selector is not None:
             self.selective.append(consumer)
             return
@@ -280,6 +295,12 @@ class Turns:
             self._priorities.remove(consumer.priority)
         if not self._consumers:
             self.exclusive = False
+        self._count()
+
+    def _count(self) -> None:
+        first = self._consumers[0] if len(self._consumers) == 1 else None
+        self.only = first if first is not None and first.selector is None else None
+        self._changed()
 
     def wake(self, consumer: Consumer) -> None:
         """This member may have room again."""
@@ -288,9 +309,8 @@ class Turns:
             self._rings[consumer.priority].append(consumer)
 
     @property
-    def only(self) -> Consumer | None:
-        """The one consumer, where there is no other."""
-        return self._consumers[0] if len(self._consumers) == 1 else None
+    def is_empty(self) -> bool:
+        return self.only is None and not self._consumers
 
     @property
     def active(self) -> Consumer | None:

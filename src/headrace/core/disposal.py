@@ -23,6 +23,7 @@ class Disposal:
         self.truncated = 0
         """Everything below is on its way out of the log."""
         self._given_up = RangeSet()
+        self._has_given_up = False
 
     def give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
         """Have no group deliver this message any more, and make it one dead letter however many groups there are.
@@ -41,6 +42,7 @@ class Disposal:
                 self._depth.settled(message)
         if offset not in self._given_up:
             self._given_up.add(offset, offset + 1)
+            self._has_given_up = True
             queue.dead_letter(turn, message, "", offset, 0, reason, now_us)
         if not groups:
             self.truncate(turn, offset + 1)
@@ -76,13 +78,9 @@ class Disposal:
         turn.touch(queue)
         return count
 
-    def trim(self, turn: Turn) -> None:
-        """What every work group is done with leaves the log, unless it is a stream."""
-        queue = self._queue
-        if queue.is_stream or not queue.groups or queue.is_gone:
-            return
-        floor = queue.floor()
-        if floor > self.truncated and floor > queue.log.first_offset:
+    def trim(self, turn: Turn, floor: int) -> None:
+        """What is below the floor leaves the log."""
+        if floor > self.truncated and floor > self._queue.log.first_offset:
             self.truncate(turn, floor)
 
     def retain(self, turn: Turn, now_us: int) -> None:
@@ -96,9 +94,11 @@ class Disposal:
     def truncate(self, turn: Turn, before: int) -> None:
         """Have the log begin at `before`."""
         queue = self._queue
-        self._depth.truncating(queue.first_offset, before)
+        if queue.is_limited:
+            self._depth.truncating(queue.first_offset, before)
         self.truncated = before
         turn.commit_for(queue).truncate(queue.log.name, before)
-        if self._given_up.size:
+        if self._has_given_up:
             self._given_up.discard_below(before)
+            self._has_given_up = self._given_up.size > 0
         queue.truncated(turn, before)

@@ -67,7 +67,7 @@ class Group(ABC):
         self.queue = queue
         self.name = state.name
         self.state = state
-        self.consumers = Turns(single_active)
+        self.consumers = Turns(single_active, queue.look_at_readers)
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
         self.max_pending = MAX_PENDING
         self.is_paused = False

@@ -64,9 +64,11 @@ class Queue:
         self._group_list: tuple[Group, ...] = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
         loops over this, at a third of what a list of the dictionary's values takes."""
-        self.browsers: list[Browser] = []
+        self.browsers: tuple[Browser, ...] = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal: Corrupt | None = None
+        self.may_run_ahead = not self.is_stream
+        """Whether messages may be delivered before they are synced."""
         self.unsynced = 0
         """How many turns with messages for it are in the log and not synced yet."""
         self._synced_to = 0
@@ -86,7 +88,7 @@ class Queue:
         self.due = 0
         """The round in which it delivers: see line.py."""
         self._depth = Depth(self)
-        self._is_limited = self._depth.is_limited
+        self.is_limited = self._depth.is_limited
         """What the depth says, without a look at it."""
         self._disposal = Disposal(self, self._depth)
         self._history = History(definition.name) if definition.history_ms else None
@@ -159,7 +161,7 @@ class Queue:
             self._history = History(definition.name) if has_history else None
         if is_start:
             self.groups.clear()
-            self._group_list = ()
+            self._list_groups()
             self._restore_groups()
         self._depth.limit(definition)
         self._look_at_entry()
@@ -198,8 +200,8 @@ class Queue:
     def _look_at_entry(self) -> None:
         """Something changed that decides on what may enter."""
         definition = self.definition
-        self._is_limited = self._depth.is_limited
-        is_open = self.refusal is None and self.selector is None and not self._is_limited
+        self.is_limited = self._depth.is_limited
+        is_open = self.refusal is None and self.selector is None and not self.is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
 
     def takes(self, message: Message) -> bool:
@@ -258,7 +260,7 @@ class Queue:
 
     def unstaged(self, messages: list[Message]) -> None:
         """What was accepted is in the log now, or it never will be."""
-        if self._is_limited:
+        if self.is_limited:
             self._depth.unstage(messages)
 
     def admits(self, message: Message) -> bool:
@@ -300,8 +302,8 @@ class Queue:
             expires_us = message.expires_us
             if expires_us and (not first_expiry_us or expires_us < first_expiry_us):
                 first_expiry_us = expires_us
-        if first_expiry_us or self.is_stream or self._is_limited:
-            size_bytes = sum([len(message.payload) for message in messages]) if self._is_limited else 0
+        if first_expiry_us or self.is_stream or self.is_limited:
+            size_bytes = sum([len(message.payload) for message in messages]) if self.is_limited else 0
             self._appended(turn, first_expiry_us, size_bytes, now_us)
 
     def _appended(self, turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
@@ -372,15 +374,9 @@ class Queue:
             return self.log.next_offset
         return self.log.find(value) if kind == TIMESTAMP else value
 
-    @property
-    def may_run_ahead(self) -> bool:
-        """Whether messages may be delivered before they are synced."""
-        if self.is_stream:
-            return False
-        for group in self._group_list:
-            if not group.may_run_ahead:
-                return False
-        return True
+    def look_at_readers(self) -> None:
+        """Groups came or went, or their members: some must not have messages that are not synced."""
+        self.may_run_ahead = not self.is_stream and all([group.may_run_ahead for group in self._group_list])
 
     @property
     def unsettled(self) -> int:
@@ -485,8 +481,12 @@ class Queue:
     def _add_group(self, state: GroupState, auto_commit: bool) -> Group:
         group: Group = WorkGroup(self, state) if state.mode == WORK else StreamGroup(self, state, auto_commit)
         self.groups[state.name] = group
-        self._group_list = tuple(self.groups.values())
+        self._list_groups()
         return group
+
+    def _list_groups(self) -> None:
+        self._group_list = tuple(self.groups.values())
+        self.look_at_readers()
 
     def work_groups(self) -> list[WorkGroup]:
         return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
@@ -499,7 +499,7 @@ class Queue:
         if len(group.consumers):
             raise Refused(f"group {name!r} of queue {self.name!r} has consumers; they must leave first")
         del self.groups[name]
-        self._group_list = tuple(self.groups.values())
+        self._list_groups()
         group.close()
         turn.commit_for(self).delete_group(self.log.name, name)
         turn.touch(self)
@@ -513,10 +513,10 @@ class Queue:
             if self._is_overdue:
                 self._expire(turn, now_us)
             if self.browsers:
-                for browser in list(self.browsers):
+                for browser in self.browsers:
                     browser.pump(now_us)
             for group in self._group_list:  # a consumer may join another group while it is delivered to
-                if len(group.consumers) and (not self.unsynced or group.may_run_ahead):
+                if not group.consumers.is_empty and (not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
             self._offer_room()
         except Corrupt as error:
@@ -550,7 +550,7 @@ class Queue:
             for consumer in consumers:
                 if consumer.cancelled is not None:
                     consumer.cancelled()
-        browsers, self.browsers = self.browsers, []
+        browsers, self.browsers = self.browsers, ()
         for browser in browsers:
             browser.ended()
 
@@ -562,11 +562,12 @@ class Queue:
 
     def settled(self, message: Message) -> None:
         """A group is done with a message."""
-        self._depth.settled(message)
+        if self.is_limited:
+            self._depth.settled(message)
 
     def settled_all(self, turn: Turn, group: Group, deliveries: list[Delivery], now_us: int) -> None:
         """A group is done with these, well."""
-        if self._depth.counts_bytes:
+        if self.is_limited and self._depth.counts_bytes:
             for delivery in deliveries:
                 self._depth.settled(delivery.message)
         if self._history is not None:
@@ -590,7 +591,8 @@ class Queue:
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
-        self._disposal.trim(turn)
+        if not (self.is_stream or self.is_gone or not self._group_list):
+            self._disposal.trim(turn, self.floor())
         self._offer_room()
 
     # -- time --------------------------------------------------------------------------------------------------------

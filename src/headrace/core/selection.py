@@ -26,15 +26,13 @@ Found = tuple[int, Message]
 class Selection:
     """Where each consumer with a selector is in the log of one group."""
 
-    __slots__ = ("_again", "_at", "_group", "passed")
+    __slots__ = ("_again", "_at", "_group")
 
     def __init__(self, group: "WorkGroup") -> None:
         self._group = group
         self._at: dict[Consumer, int] = {}
         self._again: dict[Consumer, list[int]] = {}
         """Heaps of what a consumer wants and has passed: it came back, or it is not due yet."""
-        self.passed = 0
-        """Nothing from here on was ever picked out of order."""
 
     def pump(self, turn: Turn, now_us: int) -> None:
         """Let each that has room look on."""
@@ -47,7 +45,7 @@ class Selection:
             if len(found) < room:
                 found += self._onwards(turn, consumer, room - len(found), now_us)
             if found:
-                self.passed = max(self.passed, found[-1][0] + 1)
+                group.passed = max(group.passed, found[-1][0] + 1)
                 group.give(turn, consumer, found, now_us)
             if consumer.room > 0 and self._at[consumer] < group.queue.log.next_offset:
                 group.queue.pump_soon()

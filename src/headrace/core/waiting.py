@@ -100,3 +100,7 @@ class Waiting:
         for ready in self._levels:
             self._lowest.extend(ready)
         heapq.heapify(self._lowest)
+
+
+NOTHING: Final = Waiting(1)
+"""Stands in the place of those that are empty, and stays so: with ten thousand queues few of them have their own."""

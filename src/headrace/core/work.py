@@ -11,7 +11,7 @@ from headrace.core.leases import Leases
 from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.selection import Selection
 from headrace.core.turn import Turn
-from headrace.core.waiting import NONE, Waiting
+from headrace.core.waiting import NONE, NOTHING, Waiting
 from headrace.errors import AccessRefused, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.group_state import COMMITTED, GroupState, Pending, Transition
@@ -34,9 +34,11 @@ class WorkGroup(Group):
         super().__init__(queue, state, queue.definition.single_active)
         self._levels = queue.definition.max_priority + 1
         self._leases = Leases()
-        self._waiting = Waiting(self._levels)
+        self._waiting = NOTHING
         """What came back and, where priorities count, everything that was not delivered yet."""
         self._selection = Selection(self)
+        self.passed = 0
+        """Nothing from here on was ever picked out of order."""
         self._picked: dict[int, int] = {}
         """How many places in line of a message count no more, as a consumer with a selector took it out of line."""
         self._notes: dict[int, dict[str, object]] = {}
@@ -50,7 +52,9 @@ class WorkGroup(Group):
 
     @property
     def is_drained(self) -> bool:
-        return not (self._has_more() or self.consumers.selective)
+        if self._has_more():
+            return False
+        return self.consumers.only is not None or not self.consumers.selective
 
     @property
     def unsettled(self) -> int:
@@ -69,10 +73,10 @@ class WorkGroup(Group):
     # -- delivering --------------------------------------------------------------------------------------------------
 
     def pump(self, turn: Turn, now_us: int) -> None:
+        if self._serve(turn, now_us):
+            return
         if self.consumers.selective:
             self._selection.pump(turn, now_us)
-        elif self._serve(turn, now_us):
-            return
         super().pump(turn, now_us)
 
     def _serve(self, turn: Turn, now_us: int) -> bool:
@@ -109,6 +113,12 @@ class WorkGroup(Group):
         queue.wake_at(due_us)
         consumer.deliver(deliveries)
         return not self._has_more()
+
+    def _own_waiting(self) -> Waiting:
+        """What waits, to be added to."""
+        if self._waiting is NOTHING:
+            self._waiting = Waiting(self._levels)
+        return self._waiting
 
     def is_free(self, offset: int) -> bool:
         """Whether this message waits for a consumer, or for the end of a delay."""
@@ -190,7 +200,7 @@ class WorkGroup(Group):
                 if is_due and self.admit(turn, offset, message, now_us):
                     found.append((offset, message))
         if found:
-            self._selection.passed = max(self._selection.passed, found[-1][0] + 1)
+            self.passed = max(self.passed, found[-1][0] + 1)
             self.give(turn, consumer, found, now_us)
         return [offset for offset, _ in found]
 
@@ -231,7 +241,7 @@ class WorkGroup(Group):
             try:
                 messages = self.queue.log.read(start, run.stop - start)
             except Unavailable:
-                self._waiting.add_all(run, self._levels - 1)  # they were the most urgent, and are so still
+                self._own_waiting().add_all(run, self._levels - 1)  # they were the most urgent, and are so still
                 if found:
                     return found
                 raise
@@ -267,7 +277,7 @@ class WorkGroup(Group):
             state.cursor += 1
             if state.settled and offset in state.settled:
                 continue
-            if offset < self._selection.passed and (offset in self._leases or offset in state.pending):
+            if offset < self.passed and (offset in self._leases or offset in state.pending):
                 continue  # picked by a consumer with a selector, and perhaps given back since
             if self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
                 skipped.append((offset, message))
@@ -284,7 +294,7 @@ class WorkGroup(Group):
         state = self.state
         if state.settled.size or state.pending or self.filter is not None or self._levels > 1:
             return False
-        return self._selection.passed <= state.cursor
+        return self.passed <= state.cursor
 
     def _skip(self, turn: Turn, skipped: list[Found]) -> None:
         """Be done with what the filter does not let through: a step for each run, not for each message."""
@@ -305,9 +315,9 @@ class WorkGroup(Group):
     def _index(self, start: int, stop: int) -> None:
         while start < stop:
             for message in self.queue.log.read(start, min(stop - start, _INDEXED_AT_ONCE)):
-                is_picked = start < self._selection.passed and (start in self._leases or start in self.state.pending)
+                is_picked = start < self.passed and (start in self._leases or start in self.state.pending)
                 if start not in self.state.settled and not self._is_delayed(start) and not is_picked:
-                    self._waiting.add(start, self._level(message))
+                    self._own_waiting().add(start, self._level(message))
                 start += 1
 
     def _level(self, message: Message) -> int:
@@ -319,7 +329,7 @@ class WorkGroup(Group):
             self.queue.expire(turn, offset, message, now_us)
             return False
         if message.not_before_us > now_us:
-            self._waiting.delay(offset, message.not_before_us, self._level(message))
+            self._own_waiting().delay(offset, message.not_before_us, self._level(message))
             self.queue.wake_at(message.not_before_us)
             return False
         if self._levels > 1 and self.filter is not None and not self.filter.matches(self.queue.key_of(message)):
@@ -375,7 +385,7 @@ class WorkGroup(Group):
 
     def _put_back(self, found: list[Found]) -> None:
         for offset, message in found:
-            self._waiting.add(offset, self._level(message))
+            self._own_waiting().add(offset, self._level(message))
 
     def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         if consumer.auto_ack:
@@ -549,7 +559,7 @@ class WorkGroup(Group):
         """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
         state = self.state
         fresh = min(state.settled.next_absent(max(state.cursor, state.committed)), self.queue.log.next_offset)
-        while fresh < self._selection.passed and fresh in self._leases:
+        while fresh < self.passed and fresh in self._leases:
             fresh = min(state.settled.next_absent(fresh + 1), self.queue.log.next_offset)
         low = self._waiting.lowest(self._is_waiting)
         return fresh if low == NONE else min(low, fresh)
@@ -585,9 +595,9 @@ class WorkGroup(Group):
         self.state.pending[offset] = Pending(attempts, due_us, "")
         self._selection.returned(offset, lease.message)
         if due_us <= now_us:
-            self._waiting.add(offset, level)
+            self._own_waiting().add(offset, level)
         else:
-            self._waiting.delay(offset, due_us, level)
+            self._own_waiting().delay(offset, due_us, level)
             self.queue.wake_at(due_us)
 
     def _bury(self, turn: Turn, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
@@ -627,11 +637,12 @@ class WorkGroup(Group):
                 self._index(start, stop)
             else:
                 passed += [offset for offset in range(start, stop) if not self._is_delayed(offset)]
-        self._waiting.add_all(passed)
+        if passed:
+            self._own_waiting().add_all(passed)
         for offset, entry in state.pending.items():
             if self._is_delayed(offset):
                 level = self._level(self.queue.message(offset)) if self._levels > 1 else 0
-                self._waiting.delay(offset, entry.due_us, level)
+                self._own_waiting().delay(offset, entry.due_us, level)
                 self.queue.wake_at(entry.due_us)
 
     def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
@@ -648,7 +659,7 @@ class WorkGroup(Group):
                 delivery.is_claimed = True
                 held.append(delivery)
         if held:
-            self._selection.passed = max(self._selection.passed, held[-1].offset + 1)
+            self.passed = max(self.passed, held[-1].offset + 1)
             consumer.take([delivery.offset for delivery in held])
             consumer.group = self
             self._leases.give(held, due_us)

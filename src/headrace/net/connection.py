@@ -13,6 +13,7 @@ from typing import Final, cast, final
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Envelope, Handler
 from headrace.net.origin import Origin
+from headrace.net.output import Output
 
 _log: Final = logging.getLogger("headrace.net")
 
@@ -50,15 +51,13 @@ class Wire(asyncio.Protocol):
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
+        self.output = Output(OUTPUT_HIGH_BYTES, self._flush_soon, self._filled)
+        """What is sent, for handlers that send much: the same as `send`."""
         self._withheld_bytes = 0
         self._before: list[Callable[[], None]] = []
-        self._is_flush_due = False
         self._is_stuck = False
         self._is_held = False
         self._not_reading = 0
-        self._is_closing = False
         self._envelope: Envelope | None = None
         self.gate: Gate | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -85,21 +84,13 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_closing(self) -> bool:
-        return self._is_closing
+        return self.output.is_closed
 
     # -- what the handler calls --------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Have this written at the end of the turn, after all that was sent before; nothing when it is closed."""
-        if self._is_closing:
-            return
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
-        if self._out_bytes > OUTPUT_HIGH_BYTES and not self._is_held:
-            self._hold(True)
+        self.output.send(data)
 
     def withhold(self, more_bytes: int) -> None:
         """So many more bytes, or fewer, are kept by the handler to be sent later: too many are waited for."""
@@ -111,12 +102,10 @@ class Wire(asyncio.Protocol):
 
     def before_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of the turn, before what it sends is written."""
-        if self._is_closing:
+        if self.output.is_closed:
             return
         self._before.append(call)
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+        self.output.begin()
 
     def enclose(self, envelope: Envelope) -> None:
         """Have all that is sent from now on put into this."""
@@ -124,7 +113,7 @@ class Wire(asyncio.Protocol):
 
     def write_between(self, data: bytes) -> None:
         """Write at once, between the turns' output and around the envelope."""
-        if self._transport is not None and not self._is_closing:
+        if self._transport is not None and not self.output.is_closed:
             self._transport.write(data)
 
     def pause_reading(self, why: int) -> None:
@@ -194,9 +183,9 @@ class Wire(asyncio.Protocol):
         transport = self._transport
         self._flush()
         self._stop_timer()
-        if transport is None or self._is_closing:
+        if transport is None or self.output.is_closed:
             return
-        self._is_closing = True
+        self.output.close()
         self._transport = None
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -225,7 +214,7 @@ class Wire(asyncio.Protocol):
         if after_seconds:
             self._timer = self._loop.call_later(after_seconds, self.close)
             return
-        if self._is_closing or self._transport is None:
+        if self.output.is_closed or self._transport is None:
             return
         self._flush()
         if self._envelope is not None:
@@ -234,10 +223,10 @@ class Wire(asyncio.Protocol):
 
     def end(self) -> None:
         """End the connection once what was written has left; what was sent this turn is not written any more."""
-        if self._is_closing or self._transport is None:
+        if self.output.is_closed or self._transport is None:
             return
         self._stop_timer()
-        self._is_closing = True
+        self.output.close()
         self._transport.close()
         self._timer = self._loop.call_later(CLOSE_SECONDS, self.abort)
 
@@ -295,7 +284,7 @@ class Wire(asyncio.Protocol):
         self.guarded(lambda: self._handler.opened(self))
 
     def data_received(self, data: bytes) -> None:
-        if self._is_closing:
+        if self.output.is_closed:
             return
         self._has_received = True
         self.received_bytes += len(data)
@@ -305,7 +294,7 @@ class Wire(asyncio.Protocol):
             self._fail()
 
     def eof_received(self) -> bool:
-        if self._is_closing:
+        if self.output.is_closed:
             return False
         try:
             return self._handler.ended()
@@ -324,10 +313,10 @@ class Wire(asyncio.Protocol):
         self._relieve()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_closing = True
+        self.output.close()
         self._transport = None
         self._stop_timer()
-        self._out.clear()
+        self.output.clear()
         self._before.clear()
         try:
             self._handler.lost()
@@ -337,10 +326,17 @@ class Wire(asyncio.Protocol):
             _log.info("the connection is ended", extra=self._about())
         self._on_end(self)
 
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _filled(self) -> None:
+        if not self._is_held:
+            self._hold(True)
+
     def _flush(self) -> None:
-        self._is_flush_due = False
+        self.output.is_due = False
         transport = self._transport
-        if transport is None or self._is_closing:
+        if transport is None or self.output.is_closed:
             return
         if self.gate is not None and not self.gate():
             self._forget()
@@ -349,14 +345,12 @@ class Wire(asyncio.Protocol):
             calls, self._before = self._before, []
             for call in calls:
                 self.guarded(call)
-        self._is_flush_due = False
-        if not self._out:
+        self.output.is_due = False
+        if not self.output.size_bytes:
             return
-        out, self._out = self._out, []
-        self.sent_bytes += self._out_bytes
-        self._out_bytes = 0
+        data = self.output.take()
+        self.sent_bytes += len(data)
         self._has_sent = True
-        data = out[0] if len(out) == 1 else b"".join(out)
         transport.write(data if self._envelope is None else self._envelope.wrap(data))
         if not self._is_stuck:
             self._relieve()
@@ -365,12 +359,11 @@ class Wire(asyncio.Protocol):
 
     def _forget(self) -> None:
         """Write nothing of what was sent, or was to be, this turn."""
-        self._out.clear()
+        self.output.clear()
         self._before.clear()
-        self._out_bytes = 0
 
     def _relieve(self) -> None:
-        if self._is_held and self._out_bytes < OUTPUT_HIGH_BYTES:
+        if self._is_held and self.output.size_bytes < OUTPUT_HIGH_BYTES:
             self._hold(False)
 
     def _hold(self, is_held: bool) -> None:

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 class Answers:
     """The way out to a client. An answer that waits holds up all that is sent after it, so that order is kept."""
 
-    __slots__ = ("_broker", "_changed", "_failed", "_held", "_wire")
+    __slots__ = ("_broker", "_changed", "_failed", "_held", "_output", "_wire")
 
     def __init__(
         self, wire: "Wire", broker: Broker, changed: Callable[[], None], failed: Callable[[HeadraceError], None]
     ) -> None:
         """`changed` is called when waiting begins and when it is over, `failed` when what was promised is not kept."""
         self._wire = wire
+        self._output = wire.output
         self._broker = broker
         self._changed = changed
         self._failed = failed
@@ -35,11 +36,19 @@ class Answers:
 
     def send(self, data: bytes) -> None:
         """Have this written after all that was sent before."""
-        if not self._held:
-            self._wire.send(data)
-            return
-        self._held[-1].append(data)
-        self._wire.withhold(len(data))
+        self.parts().append(data)
+        self.sent(len(data))
+
+    def parts(self) -> list[bytes]:
+        """Where something is put that is sent in pieces; `sent` must follow."""
+        return self._held[-1] if self._held else self._output.parts
+
+    def sent(self, size_bytes: int) -> None:
+        """So many bytes were put there."""
+        if self._held:
+            self._wire.withhold(size_bytes)
+        else:
+            self._output.sent(size_bytes)
 
     def hold(self) -> None:
         """Have what is sent from now on wait until all that was declared so far would survive a crash."""
@@ -59,7 +68,7 @@ class Answers:
         if error is not None:
             self._failed(error)
             return
-        self._wire.send(self._take())
+        self._output.send(self._take())
         if not self._held:
             self._changed()
 

@@ -41,6 +41,7 @@ class DeliverEncoder:
 
     __slots__ = (
         "_after",
+        "_around_bytes",
         "_before",
         "_channel",
         "_frame_max",
@@ -70,6 +71,8 @@ class DeliverEncoder:
         """From the mark, of a first delivery, to a body of that size in one frame, or to the number in the header."""
         self._rest = b""
         """From behind that number to the body."""
+        self._around_bytes = 0
+        """How much that is altogether, with the tag, the number and the end of the body's frame."""
 
     def encode(
         self,
@@ -80,14 +83,16 @@ class DeliverEncoder:
         properties: bytes,
         body: bytes,
         number: int = 0,
-    ) -> None:
-        """Add a delivery to what is sent. Its number costs 0.1 us, where a table that is encoded anew took 1.6."""
+    ) -> int:
+        """Add a delivery to what is sent; returns its size.
+
+        Its number costs 0.1 us, where a table that is encoded anew took 1.6.
+        """
         if source is not self._source:
             self._take_source(source)
         size = len(body)
         if redelivered or not 0 < size <= self._frame_max - FRAME_OVERHEAD:
-            self._encode_rare(out, delivery_tag, redelivered, properties, body, number)
-            return
+            return self._encode_rare(out, delivery_tag, redelivered, properties, body, number)
         if size != self._size or properties != self._properties:
             self._take_content(properties, size)
         out.append(self._before)
@@ -98,15 +103,18 @@ class DeliverEncoder:
             out.append(self._rest)
         out.append(body)
         out.append(_END)
+        return self._around_bytes + size
 
     def _encode_rare(
         self, out: list[bytes], delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, number: int
-    ) -> None:
+    ) -> int:
         """One that came before, or that has no body or one of several frames."""
         if self._header:
             properties = with_headers(properties, self._header + number.to_bytes(8, "big"))
         content = encode_content(self._channel, properties, body, self._frame_max)
-        out += (self._before, delivery_tag.to_bytes(8, "big"), _MARKS[redelivered], self._after, content)
+        head = b"".join((self._before, delivery_tag.to_bytes(8, "big"), _MARKS[redelivered], self._after))
+        out += (head, content)
+        return len(head) + len(content)
 
     def _take_content(self, properties: bytes, size: int) -> None:
         """Be ready for first deliveries with these properties and a body of that size."""
@@ -119,6 +127,9 @@ class DeliverEncoder:
             self._rest, piece = piece, self._header
         self._middle = b"".join((_MARKS[False], self._after, head, before, piece))
         self._properties, self._size = properties, size
+        self._around_bytes = len(self._before) + 8 + len(self._middle) + 1
+        if self._header:
+            self._around_bytes += 8 + len(self._rest)
 
     def _take_source(self, source: Source) -> None:
         exchange, key = key_of(source)

@@ -103,14 +103,15 @@ class Subscription:
             self._link.broker.allow(self.consumer, UNLIMITED if is_open else 0)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """Send what core delivers, in one piece."""
+        """Send what core delivers."""
         tags = self._tags
         tag = tags.last
         unsettled = tags.unsettled
         is_held = self.expects_acks
         is_plain = not (self.is_quorum or self.is_addressed)
         encoder = self._encoder
-        out: list[bytes] = []
+        out = self._answers.parts()
+        size_bytes = 0
         for delivery in deliveries:
             tag += 1
             message = delivery.message
@@ -120,18 +121,18 @@ class Subscription:
             properties = message.properties
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
-            encoder.encode(out, source, tag, delivery.redelivered, properties, message.payload, delivery.offset)
+            redelivered, offset = delivery.redelivered, delivery.offset
+            size_bytes += encoder.encode(out, source, tag, redelivered, properties, message.payload, offset)
         tags.last = tag
-        self._answers.send(b"".join(out))
+        self._answers.sent(size_bytes)
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags
         tags.last += 1
         properties = own_properties(self._link.broker, message)
-        out: list[bytes] = []
-        self._encoder.encode(out, message.source, tags.last, False, properties, message.payload)
-        self._answers.send(b"".join(out))
+        out = self._answers.parts()
+        self._answers.sent(self._encoder.encode(out, message.source, tags.last, False, properties, message.payload))
 
     def _adorned(self, delivery: Delivery) -> bytes:
         """The properties with all that deliveries carry besides, but for the number that the encoder adds."""

@@ -11,6 +11,7 @@ from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
@@ -219,7 +220,7 @@ class Catalog:
                 if count == 1 and messages:
                     few = [messages[row]]  # a hundred instructions less than a slice
                 else:
-                    few = messages[row : row + count] if messages else block.messages(row, row + count)
+                    few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count

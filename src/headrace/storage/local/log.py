@@ -16,6 +16,7 @@ from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.local.block import Block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.names import encode_name
@@ -77,7 +78,7 @@ class Piece:
         if self.block is None:
             return self.messages[start - self.base : stop - self.base]
         first = self.start - self.base
-        return self.block.messages(start + first, stop + first)
+        return decode_messages(self.block, start + first, stop + first)
 
 
 @final
@@ -399,7 +400,7 @@ class LocalLog(Log):
                 piece = tail[bisect_right(tail, offset, key=_base_of) - 1]
             return piece.read(offset, min(stop, piece.next))
         block = self._block(offset)
-        return block.messages(offset - block.base, min(stop, block.next) - block.base)
+        return decode_messages(block, offset - block.base, min(stop, block.next) - block.base)
 
     def _block(self, offset: int) -> Block:
         segment = self.active

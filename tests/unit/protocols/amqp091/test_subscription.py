@@ -22,14 +22,7 @@ from headrace.protocols.amqp091.subscription import Subscription, Tags
 from headrace.protocols.answers import Answers
 from headrace.storage.group_state import WORK
 from tests.house import House
-
-
-class _Wire:
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(data)
+from tests.lines import Line
 
 
 def _headers_of(frames: bytes) -> dict[str, object]:
@@ -53,7 +46,7 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.run()
     house.broker.settle(worked[0])
     house.run()
-    wire = _Wire()
+    wire = Line()
     link = Link(cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
     answers = Answers(link.wire, house.broker, lambda: None, lambda _: None)
     subscription = Subscription(link, 1, "c", "s", Tags(), answers)
@@ -62,7 +55,7 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.broker.consume("s", subscription.open(1, False, 0, None), "readers", position="first")
     house.run()
 
-    headers = _headers_of(wire.sent[0])
+    headers = _headers_of(b"".join(wire.sent))
     assert (headers["x-stream-offset"], headers["x-work-group"]) == (0, "workers")
     assert (headers["x-work-committed-offset"], headers["x-work-acked"]) == (1, True)
 
@@ -71,7 +64,7 @@ def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> Non
     house = House()
     house.broker.declare(declared("q", durable=True))
     house.publish("q", *"abcd")
-    link = Link(cast("Wire", _Wire()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
+    link = Link(cast("Wire", Line()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
     link.rights.grant(Permission("guest", "/", ".*", ".*", ".*"), {})
     channel = Channel(link, 1)
     channel.subscriptions.qos(commands.Basic.Qos(prefetch_count=3))
