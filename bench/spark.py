@@ -33,6 +33,7 @@ from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.assign import AssignSettings, columns_read, read_filters, run_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.spans import span_blocks
 
@@ -116,7 +117,7 @@ class TupleReader(DataSourceReader):
         log_id = follower.log_id("orders")
         for span in follower.spans("orders", start, stop):
             for base, block, low, high in span_blocks(span, log_id, follower.disk):
-                for offset, message in enumerate(block.messages(low, high), base):
+                for offset, message in enumerate(decode_messages(block, low, high), base):
                     topic = message.source.topic
                     time = datetime.fromtimestamp(message.timestamp_us / 1e6, UTC)
                     yield "orders", offset, time, topic, topic, message.payload, None, message.priority, None

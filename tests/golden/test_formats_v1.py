@@ -6,6 +6,7 @@ import pytest
 
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.checkpoint import decode_checkpoint
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state
@@ -42,14 +43,14 @@ def test_a_golden_block_without_optional_columns_is_read() -> None:
     block = _block("block-plain-v1")
 
     assert (block.base, block.next) == (samples.PLAIN_BASE, samples.PLAIN_BASE + 2)
-    assert all_values(block.messages(0, 2)) == all_values(samples.PLAIN_MESSAGES)
+    assert all_values(decode_messages(block, 0, 2)) == all_values(samples.PLAIN_MESSAGES)
 
 
 def test_a_golden_block_with_every_column_is_read() -> None:
     block = _block("block-full-v1")
 
     assert (block.base, block.max_time_us) == (samples.FULL_BASE, samples.START_US + 500)
-    assert all_values(block.messages(0, 2)) == all_values(samples.FULL_MESSAGES)
+    assert all_values(decode_messages(block, 0, 2)) == all_values(samples.FULL_MESSAGES)
 
 
 def test_a_golden_record_is_read() -> None:
@@ -59,7 +60,7 @@ def test_a_golden_record_is_read() -> None:
     assert (record.seq, record.synced) == (samples.RECORD_SEQ, samples.RECORD_SYNCED)
     assert (record.operations, record.runs) == (samples.RECORD_OPERATIONS, samples.RECORD_RUNS)
     (block,) = record.blocks
-    assert all_values(block.messages(0, 2)) == all_values(samples.PLAIN_MESSAGES)
+    assert all_values(decode_messages(block, 0, 2)) == all_values(samples.PLAIN_MESSAGES)
 
 
 def test_a_golden_record_of_several_blocks_is_read() -> None:
@@ -67,7 +68,9 @@ def test_a_golden_record_of_several_blocks_is_read() -> None:
 
     assert record is not None
     assert (record.seq, record.runs) == (samples.RECORD_SEQ, samples.BLOCK_RUNS)
-    appends = [(log_id, base, block.messages(row, row + count)) for log_id, count, base, block, row in record.appends()]
+    appends = [
+        (log_id, base, decode_messages(block, row, row + count)) for log_id, count, base, block, row in record.appends()
+    ]
     assert [(log_id, base, all_values(messages)) for log_id, base, messages in appends] == [
         (1, samples.PLAIN_BASE, all_values(samples.PLAIN_MESSAGES)),
         (2, 7, all_values(samples.PLAIN_MESSAGES[:1])),
@@ -163,7 +166,7 @@ def test_a_golden_file_of_small_tails_is_read() -> None:
 
     assert (at, record.seq, record.runs) == (0, samples.GROUP_SEQ, [(1, 2, samples.PLAIN_BASE), (2, 1, 7)])
     rows = all_values([*samples.PLAIN_MESSAGES, samples.PLAIN_MESSAGES[0]])
-    assert all_values(record.blocks[0].messages(0, 3)) == rows
+    assert all_values(decode_messages(record.blocks[0], 0, 3)) == rows
 
 
 def test_a_golden_state_in_the_table_of_groups_is_read() -> None:

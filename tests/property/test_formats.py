@@ -14,6 +14,7 @@ from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, decode_checkpoint, encode_checkpoint
 from headrace.storage.local.disk import Disk
@@ -107,7 +108,7 @@ def _block_bytes(block: Block) -> bytes:
 
 def _read_block(data: bytes) -> object:
     block = decode_block(data[:HEADER_BYTES], data[HEADER_BYTES:], "file", 0)
-    return block.base, block.count, block.max_time_us, all_values(block.messages(0, block.count))
+    return block.base, block.count, block.max_time_us, all_values(decode_messages(block, 0, block.count))
 
 
 def _record_bytes(block: Block | None, runs: list[Run], operations: bytes) -> bytes:
@@ -118,7 +119,7 @@ def _read_record(data: bytes) -> object:
     record = decode_record(data, 0)
     if record is None:
         return None
-    rows = [all_values(block.messages(0, block.count)) for block in record.blocks]
+    rows = [all_values(decode_messages(block, 0, block.count)) for block in record.blocks]
     operations = [vars_of(operation) for operation in decode_operations(record.operations)]
     return record.seq, record.synced, record.runs, operations, rows
 
@@ -201,7 +202,7 @@ def test_any_messages_come_out_of_a_block_as_they_went_in(base: int, given_messa
     decoded = decode_block(block.header, block.body, "file", 0)
 
     assert (decoded.base, decoded.count) == (base, len(given_messages))
-    assert all_values(decoded.messages(0, decoded.count)) == all_values(given_messages)
+    assert all_values(decode_messages(decoded, 0, decoded.count)) == all_values(given_messages)
 
 
 @given(blocks, st.data())
@@ -209,7 +210,10 @@ def test_any_rows_of_a_block_are_those_of_the_whole(block: Block, data: st.DataO
     start = data.draw(st.integers(0, block.count))
     stop = data.draw(st.integers(start, block.count))
 
-    assert all_values(block.messages(start, stop)) == all_values(block.messages(0, block.count))[start:stop]
+    assert (
+        all_values(decode_messages(block, start, stop))
+        == all_values(decode_messages(block, 0, block.count))[start:stop]
+    )
 
 
 @given(blocks, st.integers(0, 1 << 62))
@@ -219,7 +223,7 @@ def test_any_block_may_be_rebased(block: Block, base: int) -> None:
     decoded = decode_block(moved.header, moved.body, "file", 0)
 
     assert decoded.base == base
-    assert all_values(decoded.messages(0, block.count)) == all_values(block.messages(0, block.count))
+    assert all_values(decode_messages(decoded, 0, block.count)) == all_values(decode_messages(block, 0, block.count))
 
 
 @given(record_bytes, st.integers(0, 5))
@@ -270,7 +274,7 @@ def test_any_tails_come_out_as_they_went_in(given_tails: list[Tail]) -> None:
     data = _tails_bytes(given_tails)
 
     found = [
-        (log_id, base, all_values(block.messages(row, row + count)))
+        (log_id, base, all_values(decode_messages(block, row, row + count)))
         for _, record in decode_tails(data, len(data), PATH)
         for log_id, count, base, block, row in record.appends()
     ]

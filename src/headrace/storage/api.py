@@ -124,7 +124,7 @@ class Append:
 class Commit:
     """Changes that happen entirely or not at all: appends, then group steps, keyed state, truncations, drops."""
 
-    __slots__ = ("appends", "applied", "drops", "is_encoded", "puts", "size_bytes", "steps", "truncations")
+    __slots__ = ("appends", "applied", "drops", "furthest", "is_encoded", "puts", "size_bytes", "steps", "truncations")
 
     def __init__(self) -> None:
         self.applied: Wake | None = None
@@ -134,6 +134,8 @@ class Commit:
         self.steps: list[Transition] = []
         self.puts: dict[tuple[str, bytes], bytes | None] = {}
         self.truncations: dict[str, int] = {}
+        self.furthest = 0
+        """The largest offset among them."""
         self.drops: list[str] = []
         self.size_bytes = 0
         self.is_encoded = False
@@ -218,8 +220,9 @@ class Commit:
 
     def truncate(self, log: str, before: int) -> None:
         """Drop every message below `before`."""
-        if before > self.truncations.get(log, 0):
+        if before > 0 and self.truncations.setdefault(log, before) < before:
             self.truncations[log] = before
+        self.furthest = max(self.furthest, before)
 
     def drop(self, log: str) -> None:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
@@ -333,7 +336,7 @@ def check_commit(commit: Commit) -> None:
         _check_text("table", table)
         if table in DEFINITIONS and value is not None:
             _check_definition(table, key, value)
-    if commit.truncations and max(commit.truncations.values()) > _USUAL_NUMBER:
+    if commit.furthest > _USUAL_NUMBER:
         for log, before in commit.truncations.items():
             if before > _MAX_NUMBER:
                 raise Refused(f"{log}: {before} is not an offset")

@@ -1,6 +1,7 @@
 """Columnar blocks of messages, as they are read: the bytes that the journal, the segments and Spark share. No files.
 
-block_encoding.py makes blocks of messages, block_columns.py of columns that are encoded already.
+block_encoding.py makes blocks of messages and block_decoding.py messages of blocks; block_columns.py makes blocks of
+columns that are encoded already.
 
 A block is little-endian; every column starts at a multiple of 8 bytes from the start of the block.
 
@@ -36,7 +37,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
-from headrace.model import Message, Source
+from headrace.model import Source
 from headrace.storage.local.source_table import decode_sources
 
 MAGIC: Final = b"HRBK"
@@ -115,7 +116,7 @@ class Layout:
 
 @final
 class Block(Layout):
-    """A run of messages with consecutive offsets, encoded. Decoding takes a slice at a time."""
+    """A run of messages with consecutive offsets, encoded."""
 
     __slots__ = ("_payload_at", "_properties_at", "_sources", "body")
 
@@ -157,38 +158,6 @@ class Block(Layout):
     def timestamps(self) -> "array[int]":
         """When each message was published, in microseconds."""
         return self._longs(0, 0, self.count)
-
-    def messages(self, start: int, stop: int) -> list[Message]:
-        """The messages of rows `start` up to but not including `stop`."""
-        body = self.body
-        sources = self.sources()
-        times = self._longs(0, start, stop)
-        at = self.payload_bounds()
-        low = self.at_payloads
-        payloads = [body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
-        if not self.columns:
-            source = sources[0]
-            return [Message(source, payload, time) for payload, time in zip(payloads, times, strict=True)]
-        rows = stop - start
-        index: Sequence[int] = bytes(rows)
-        if self.columns & SOURCE_INDEX:
-            index = self._ints(self.at_source_index, start, stop)
-        properties = self._properties(start, stop)
-        priority = self.priorities(start, stop)
-        expires = self.expires(start, stop)
-        not_before = self.not_before(start, stop)
-        return [
-            Message(
-                sources[index[i]],
-                payloads[i],
-                times[i],
-                properties[i],
-                priority[i],
-                expires[i],
-                not_before[i],
-            )
-            for i in range(rows)
-        ]
 
     @property
     def payload_bytes(self) -> int:
@@ -236,13 +205,6 @@ class Block(Layout):
         if self.columns & PRIORITY:
             return self.body[self.at_priority + start : self.at_priority + stop]
         return bytes(stop - start)
-
-    def _properties(self, start: int, stop: int) -> list[bytes]:
-        if not self.columns & PROPERTIES:
-            return [b""] * (stop - start)
-        at = self.properties_bounds()
-        low = self.at_properties
-        return [self.body[low + at[i] : low + at[i + 1]] for i in range(start, stop)]
 
     def _longs(self, column: int, start: int, stop: int) -> "array[int]":
         return array("q", self.body[column + start * 8 : column + stop * 8])

@@ -11,6 +11,7 @@ from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Staged
 from headrace.storage.local.block import Block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
@@ -216,7 +217,10 @@ class Catalog:
             if count >= MERGE_ROWS:
                 added += log.append_rows(base, block, row, count)
             else:
-                few = messages[row : row + count] if messages else block.messages(row, row + count)
+                if count == 1 and messages:
+                    few = [messages[row]]  # a hundred instructions less than a slice
+                else:
+                    few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count
@@ -289,7 +293,10 @@ class Catalog:
         log = self.logs.get(step.log)
         if log is None or log.groups_by_name is None or log.damage is not None:
             return None
-        return log.groups_by_name.get(step.group)
+        group = log.last_group
+        if group is None or group.state.name != step.group:
+            group = log.last_group = log.groups_by_name.get(step.group)
+        return group
 
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next commit finds it."""
@@ -392,6 +399,7 @@ class Catalog:
         else:
             if log.groups_by_name is not None:
                 log.groups_by_name.pop(step.group, None)
+            log.last_group = None
             self._forget_group(group)
             self.chores.append(RemoveTree(group.directory, log.directory / "consumers" / f".trash-{group.id}"))
         staged = self._staged_groups.get((log, step.group))

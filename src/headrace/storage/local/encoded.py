@@ -9,6 +9,7 @@ from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.block import EXPIRES, NOT_BEFORE, Block
 from headrace.storage.local.block_columns import cut_block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 
 
@@ -30,10 +31,10 @@ class EncodedBlock(Encoded):
         return self.block.source_index()
 
     def messages(self, start: int, stop: int) -> list[Message]:
-        return self.block.messages(start, stop)
+        return decode_messages(self.block, start, stop)
 
     def take(self, rows: Sequence[int]) -> Encoded:
-        messages = self.block.messages(0, self.count)
+        messages = decode_messages(self.block, 0, self.count)
         return encoded(encode_block(0, [messages[row] for row in rows]))
 
     def expiring(self, ttl_us: int, now_us: int) -> Encoded:
@@ -74,7 +75,7 @@ class EncodedRows(Encoded):
         return self.alone().source_index()
 
     def messages(self, start: int, stop: int) -> list[Message]:
-        return self.block.messages(self.start + start, self.start + stop)
+        return decode_messages(self.block, self.start + start, self.start + stop)
 
     def take(self, rows: Sequence[int]) -> Encoded:
         return self.alone().take(rows)

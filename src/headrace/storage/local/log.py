@@ -16,6 +16,7 @@ from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.local.block import Block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry
 from headrace.storage.local.names import encode_name
@@ -77,7 +78,7 @@ class Piece:
         if self.block is None:
             return self.messages[start - self.base : stop - self.base]
         first = self.start - self.base
-        return self.block.messages(start + first, stop + first)
+        return decode_messages(self.block, start + first, stop + first)
 
 
 @final
@@ -130,6 +131,7 @@ class LocalLog(Log):
         "groups_by_name",
         "id",
         "is_in_tails",
+        "last_group",
         "number",
         "sealed",
         "sealed_lengths",
@@ -141,31 +143,34 @@ class LocalLog(Log):
     )
 
     def __init__(self, name: str, root: Path, cache: BlockCache) -> None:
+        # What every commit looks at comes first: with thousands of logs it is read from memory, line by line.
         self.name = name
-        self.id = 0
         self.first_offset = 0
         self.next_offset = 0
+        self.id = 0
+        self.damage: HeadraceError | None = None
+        self.staged_next = 0
+        self.number = 0
+        """Which of the logs it was where these were last counted."""
         self.tail: list[Piece] = []
         self.tail_bytes = 0
         self._open_piece: Piece | None = None
         """The last piece of the tail, while small appends go to it."""
+        self.is_in_tails = False
+        """Whether it is among those with a tail: the catalog's to say."""
         self.flushing = 0
         """How many pieces at the start of the tail are being written to segments right now."""
-        self.sealed: list[int] = []
-        """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
-        self.sealed_lengths: list[int] = []
+        self.groups_by_name: dict[str, LocalGroup] | None = None
+        self.last_group: LocalGroup | None = None
+        """The group that last made a step, as long as it is there; most logs have one."""
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
         """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
+        self.sealed: list[int] = []
+        """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
+        self.sealed_lengths: list[int] = []
         self.stored_bytes = 0
-        self.damage: HeadraceError | None = None
         self.dropped = False
-        self.groups_by_name: dict[str, LocalGroup] | None = None
-        self.staged_next = 0
-        self.number = 0
-        """Which of the logs it was where these were last counted."""
-        self.is_in_tails = False
-        """Whether it is among those with a tail: the catalog's to say."""
         self._directory = root
         self._cache = cache
 
@@ -395,7 +400,7 @@ class LocalLog(Log):
                 piece = tail[bisect_right(tail, offset, key=_base_of) - 1]
             return piece.read(offset, min(stop, piece.next))
         block = self._block(offset)
-        return block.messages(offset - block.base, min(stop, block.next) - block.base)
+        return decode_messages(block, offset - block.base, min(stop, block.next) - block.base)
 
     def _block(self, offset: int) -> Block:
         segment = self.active

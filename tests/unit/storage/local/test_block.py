@@ -14,6 +14,7 @@ from headrace.storage.local.block import (
     decode_block,
     decode_header,
 )
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from tests.workbench import FULL, PLAIN, all_values, full_message, many, plain
 
@@ -25,7 +26,7 @@ def test_messages_come_back_as_they_were() -> None:
 
     decoded = decode_block(block.header, block.body, "file", 0)
 
-    assert all_values(decoded.messages(0, 5)) == all_values(MESSAGES)
+    assert all_values(decode_messages(decoded, 0, 5)) == all_values(MESSAGES)
 
 
 def test_any_slice_of_rows_is_that_slice_of_messages() -> None:
@@ -33,7 +34,7 @@ def test_any_slice_of_rows_is_that_slice_of_messages() -> None:
 
     for start in range(6):
         for stop in range(start, 6):
-            assert all_values(block.messages(start, stop)) == all_values(MESSAGES[start:stop])
+            assert all_values(decode_messages(block, start, stop)) == all_values(MESSAGES[start:stop])
 
 
 def test_a_block_knows_its_offsets_and_largest_time() -> None:
@@ -126,14 +127,16 @@ def test_a_source_has_its_own_place_in_every_block() -> None:
         block = encode_block(0, [Message(source, b"", 0) for source in sources])
         again = decode_block(block.header, block.body, "", 0)
 
-        assert [message.source.topic for message in again.messages(0, len(sources))] == [each.topic for each in sources]
+        assert [message.source.topic for message in decode_messages(again, 0, len(sources))] == [
+            each.topic for each in sources
+        ]
         assert again.source_count == len(set(sources))
 
 
 def test_the_largest_values_that_fit_are_kept() -> None:
     largest = Message(Source("x" * 65535, encoding=255), b"", (1 << 63) - 1, b"", 255, -(1 << 63), (1 << 63) - 1)
 
-    assert all_values(encode_block(0, [largest]).messages(0, 1)) == all_values([largest])
+    assert all_values(decode_messages(encode_block(0, [largest]), 0, 1)) == all_values([largest])
 
 
 def test_a_header_that_is_cut_is_corrupt_at_its_position() -> None:

@@ -8,6 +8,7 @@ from headrace.model import Message, Source
 from headrace.storage.arrow import batch_of_messages
 from headrace.storage.local.block import Block
 from headrace.storage.local.block_columns import cut_block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.merging import copy_to_logs, merge_by_log
 
@@ -33,7 +34,7 @@ def fields(message: Message) -> tuple[object, ...]:
 
 
 def rows_of(block: Block) -> list[tuple[object, ...]]:
-    return [fields(message) for message in block.messages(0, block.count)]
+    return [fields(message) for message in decode_messages(block, 0, block.count)]
 
 
 @given(_PARTS)

@@ -17,6 +17,7 @@ from headrace.storage.group_state import (
     STREAM,
     Transition,
 )
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.record import (
     CREATE_LOG,
@@ -49,7 +50,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert (record.seq, record.synced, record.length) == (9, 8, len(WITH_BLOCK))
     assert (record.operations, record.runs) == (OPERATIONS, [(1, 3, 3), (2, 1, 70)])
     (block,) = record.blocks
-    assert all_values(block.messages(0, 4)) == all_values(many(4))
+    assert all_values(decode_messages(block, 0, 4)) == all_values(many(4))
 
 
 def test_a_record_without_messages_has_no_block() -> None:

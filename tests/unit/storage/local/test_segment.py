@@ -8,6 +8,7 @@ import pytest
 from headrace.errors import Corrupt
 from headrace.model import Message
 from headrace.storage.local.block import Block
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.segment import (
@@ -86,7 +87,7 @@ def test_a_block_is_read_by_its_extent(path: Path) -> None:
     finally:
         disk.close(fd)
 
-    assert all_values(block.messages(0, 3)) == all_values(THIRD)
+    assert all_values(decode_messages(block, 0, 3)) == all_values(THIRD)
 
 
 def test_walking_stops_with_corrupt_at_a_block_that_is_cut(path: Path) -> None:

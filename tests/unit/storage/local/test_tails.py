@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
+from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.tails import Tail, decode_tails, tails_path
 from headrace.storage.local.tails_writing import RECORD_BYTES, RECORD_ROWS, encode_tails
 from tests.workbench import full_message, many, payloads, plain
@@ -27,7 +28,7 @@ def test_the_tails_of_many_logs_are_one_record() -> None:
 
     assert (at, record.seq, record.synced, record.length) == (0, 70, 70, len(data))
     assert record.runs == [(4, 2, 17), (9, 1, 0)]
-    assert payloads(record.blocks[0].messages(0, 3)) == [b"a", b"b", b"paid"]
+    assert payloads(decode_messages(record.blocks[0], 0, 3)) == [b"a", b"b", b"paid"]
 
 
 def test_a_record_ends_where_it_is_large_enough() -> None:
