@@ -40,9 +40,13 @@ class Publishing:
     def route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
         """The queues that a message is meant for by its source. Raises NotFound, AccessRefused, Refused."""
         source = message.source
-        if not source.exchange and is_address(source.topic):
-            return self.route_topic(source.topic)
-        if source.exchange:
+        if not source.exchange:
+            queue = self._topology.direct.get(source.topic) if not extra_keys else None
+            if queue is not None:
+                return [queue]
+            if is_address(source.topic):
+                return self.route_topic(source.topic)
+        else:
             self._topology.exchanges.check_publish(source.exchange)
         return self._topology.of_exchange(source.exchange, source.topic, headers, extra_keys)
 
