@@ -76,6 +76,8 @@ class Piece:
     def read(self, start: int, stop: int) -> list[Message]:
         """The messages of these offsets."""
         if self.block is None:
+            if stop - start == 1:
+                return [self.messages[start - self.base]]  # a hundred instructions less than a slice
             return self.messages[start - self.base : stop - self.base]
         first = self.start - self.base
         return decode_messages(self.block, start + first, stop + first)
@@ -198,16 +200,12 @@ class LocalLog(Log):
 
     def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         self._check(offset)
-        found: list[Message] = []
         stop = min(self.next_offset, offset + max_messages)
+        if max_bytes == NO_LIMIT:
+            return self._read_all(offset, stop)
+        found: list[Message] = []
         while offset < stop and max_bytes >= 0:
             rows = self._rows(offset, stop)
-            if max_bytes == NO_LIMIT:
-                if not found and offset + len(rows) == stop:
-                    return rows
-                found += rows
-                offset += len(rows)
-                continue
             for message in rows:
                 max_bytes -= len(message.payload) + len(message.properties)
                 if max_bytes < 0 and found:
@@ -215,6 +213,14 @@ class LocalLog(Log):
                 found.append(message)
             offset += len(rows)
         return found
+
+    def _read_all(self, offset: int, stop: int) -> list[Message]:
+        if offset >= stop:
+            return []
+        rows = self._rows(offset, stop)
+        while offset + len(rows) < stop:
+            rows += self._rows(offset + len(rows), stop)
+        return rows
 
     def find(self, timestamp_us: int) -> int:
         self._check(self.first_offset)
