@@ -101,7 +101,7 @@ def _bind(session: AmqpSession, load: Load) -> None:
     name = exchange_name(load)
     declare = commands.Exchange.Declare(exchange=name, exchange_type=load.exchange, durable=True)
     session.call(declare, commands.Exchange.DeclareOk)
-    pairs = [(queue, key) for queue in load.queue_names() for key in load.routing_keys() or [""]]
+    pairs = [(queue, key) for queue in load.queue_names() for key in load.binding_keys() or [""]]
     session.call_all(
         [commands.Queue.Bind(queue=queue, exchange=name, routing_key=key) for queue, key in pairs],
         commands.Queue.BindOk,

@@ -12,6 +12,7 @@ PREFIX: Final = "bench"
 """What every queue, exchange, stream and topic of a measurement begins with."""
 FRAMES_AT_ONCE: Final = 64
 MAX_KEYS: Final = 4096
+_PATTERNS: Final = 10
 
 
 class Unsupported(HeadraceError):
@@ -81,7 +82,13 @@ class Load:
         return [f"{PREFIX}.{number:05}" for number in range(self.queues)]
 
     def routing_keys(self) -> list[str]:
-        return [f"{PREFIX}.{number:06}" for number in range(self.bindings)]
+        """What is published with: the same keys however many bindings there are."""
+        return [_key(number) for number in range(MAX_KEYS)] if self.bindings else []
+
+    def binding_keys(self) -> list[str]:
+        """What queues are bound with: patterns that all of these keys fit, and then one key after the other."""
+        patterns = [f"{PREFIX}.{digit}.*" for digit in range(_PATTERNS)]
+        return patterns[: self.bindings] + [_key(number) for number in range(self.bindings - _PATTERNS)]
 
     def queues_of(self, consumer: int) -> list[str]:
         """What one consumer reads; queues are shared out, or shared where there are fewer than consumers."""
@@ -143,3 +150,7 @@ class Job:
     def is_timed(self) -> bool:
         """Whether the time from publish to delivery says something: not where messages wait to be drained."""
         return self.step.mode == "flow" and not self.step.is_paced
+
+
+def _key(number: int) -> str:
+    return f"{PREFIX}.{number % _PATTERNS}.{number:06}"

@@ -83,7 +83,7 @@ class Publisher(ABC):
         if lanes > 1:
             frames = [self.encode(make_body(load.size, first_lane + route), route) for route in range(lanes)]
         else:
-            keys = max(1, min(load.bindings, MAX_KEYS))
+            keys = MAX_KEYS if load.bindings else 1
             body = make_body(load.size, first_lane)
             pieces = max(1, keys // self.at_once())
             count = 1 if keys == 1 else pieces * self.at_once()

@@ -27,6 +27,7 @@ _HEADER_FRAME: Final = struct.Struct(">BHIHHQ")
 _BODY_FRAME: Final = struct.Struct(">BBHI")
 _END: Final = bytes([FRAME_END])
 _MARKS: Final = (b"\0", b"\1")
+_LENGTHS: Final = [bytes([length]) for length in range(256)]
 HEARTBEAT_FRAME: Final = _FRAME.pack(HEARTBEAT, 0, 0) + _END
 
 
@@ -44,8 +45,10 @@ class DeliverEncoder:
         "_around_bytes",
         "_before",
         "_channel",
+        "_content",
         "_frame_max",
         "_header",
+        "_method_bytes",
         "_middle",
         "_properties",
         "_rest",
@@ -65,10 +68,13 @@ class DeliverEncoder:
         """Up to the delivery tag."""
         self._after = b""
         """From behind the mark of a redelivery to the end of the method."""
+        self._method_bytes = 0
         self._properties = b""
         self._size = -1
+        self._content = b""
+        """From the content header to a body of that size in one frame, or to the number in the header."""
         self._middle = b""
-        """From the mark, of a first delivery, to a body of that size in one frame, or to the number in the header."""
+        """The same from the mark, of a first delivery."""
         self._rest = b""
         """From behind that number to the body."""
         self._around_bytes = 0
@@ -125,18 +131,31 @@ class DeliverEncoder:
         piece = behind + _BODY_FRAME.pack(FRAME_END, BODY, self._channel, size)
         if self._header:
             self._rest, piece = piece, self._header
-        self._middle = b"".join((_MARKS[False], self._after, head, before, piece))
+        self._content = b"".join((head, before, piece))
         self._properties, self._size = properties, size
+        self._join()
+
+    def _take_source(self, source: Source) -> None:
+        exchange, key = key_of(source)
+        self._after = _shortstr(exchange) + _shortstr(key) + _END
+        size = 4 + len(self._tag) + 9 + len(self._after) - 1
+        if size != self._method_bytes:
+            self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
+            self._method_bytes = size
+        self._source = source
+        self._join()  # the content stays: a message with another key than the one before takes 1.4 us, not 2.3
+
+    def _join(self) -> None:
+        self._middle = _MARKS[False] + self._after + self._content
         self._around_bytes = len(self._before) + 8 + len(self._middle) + 1
         if self._header:
             self._around_bytes += 8 + len(self._rest)
 
-    def _take_source(self, source: Source) -> None:
-        exchange, key = key_of(source)
-        self._after = encode_shortstr(exchange) + encode_shortstr(key) + _END
-        size = 4 + len(self._tag) + 9 + len(self._after) - 1
-        self._before = _DELIVER_START.pack(METHOD, self._channel, size, BASIC_DELIVER) + self._tag
-        self._source, self._size = source, -1
+
+def _shortstr(text: str) -> bytes:
+    """The same as `encode_shortstr`, which is not compiled: most are short."""
+    raw = text.encode()
+    return _LENGTHS[len(raw)] + raw if len(raw) < len(_LENGTHS) else encode_shortstr(text)
 
 
 def encode_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
