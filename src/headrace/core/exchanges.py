@@ -43,9 +43,10 @@ class Exchanges:
     the default exchange names the queue of its key in any case, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
+    __slots__ = ("_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "/") -> None:
+        self._host = host
         self._hubs: dict[str, _Hub] = {}
         self._to_queue: dict[str, dict[Binding, None]] = {}
         self._to_exchange: dict[str, dict[Binding, None]] = {}
@@ -253,7 +254,7 @@ class Exchanges:
     def _hub(self, name: str) -> _Hub:
         hub = self._hubs.get(name)
         if hub is None:
-            raise NotFound(f"no exchange '{name}'")
+            raise NotFound(f"no exchange '{name}' in vhost '{self._host}'")
         return hub
 
     def _ends(self, binding: Binding) -> _Hub:
