@@ -1,6 +1,5 @@
 """One client's connection: from the protocol header to the close. Channels do the work, codec.py knows the bytes."""
 
-from collections import deque
 from typing import Final, final
 
 from pamqp import base, commands
@@ -42,7 +41,7 @@ class Connection(Handler):
         self._handshake: Handshake | None = None
         self._link: Link | None = None
         self._channels: dict[int, Channel] = {}
-        self._waiting: deque[Event] | None = None
+        self._waiting: list[Event] | None = None
         """What came after something that waits for what was published before it, and that itself; None mostly."""
         self._is_closing = False
         self._is_blocked = False
@@ -167,7 +166,7 @@ class Connection(Handler):
 
     def _wait(self, event: Event) -> None:
         """Take this and what follows later, all in order."""
-        self._waiting = deque((event,))
+        self._waiting = [event]
         if self._wire is not None:
             self._wire.pause_reading(BY_ORDER)
 
@@ -176,10 +175,8 @@ class Connection(Handler):
         if waiting is None or self._wire is None:
             return  # the connection is lost
         self._wire.resume_reading(BY_ORDER)
-        while waiting and self._waiting is None:
-            self._take(waiting.popleft())
-        if self._waiting is not None:
-            self._waiting.extend(waiting)
+        for event in waiting:
+            self._take(event)
 
     def _method(self, event: Method) -> None:
         number, method = event.channel, event.method
