@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, final
 from headrace.core.address import format_message_id, queue_topic
 from headrace.core.definition import EPHEMERAL, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
+from headrace.core.modes import STREAM_MODE, mode_to_join
 from headrace.core.stream import StreamGroup
 from headrace.errors import Refused
 from headrace.model import Message, Source
@@ -37,17 +38,18 @@ class QueueReader:
         self.consumer.owner = client
         self.consumer.allowance = client.allowance
 
-    def open(self, group: str, key_filter: str, position: str, auto_commit: bool) -> None:
+    def open(self, group: str, key_filter: str, position: str, auto_commit: bool, mode: str) -> None:
         """Become a member. Raises Refused where the queue or the group does not allow it."""
         broker = self._client.host.broker
         if self._queue not in broker.topology.queues:
             broker.declare(QueueDefinition(self._queue, EPHEMERAL, durable=False))
-        definition = broker.queue(self._queue, self._client).definition
-        self.is_stream = definition.is_stream
-        if not self._qos and not (self.is_stream or definition.kind == EPHEMERAL):
+        queue = broker.queue(self._queue, self._client)
+        joined = mode_to_join(queue, group, key_filter, mode)
+        self.is_stream = joined == STREAM_MODE
+        if not self._qos and not (self.is_stream or queue.definition.kind == EPHEMERAL):
             raise Refused(f"queue '{self._queue}' takes no subscription at QoS 0: its messages must be acknowledged")
         members = broker.consume(
-            self._queue, self.consumer, group, key_filter, position=position or None, auto_commit=auto_commit
+            self._queue, self.consumer, group, key_filter, joined, position or None, auto_commit=auto_commit
         )
         self._group = encode_user_property("group-id", members.name) + encode_user_property("queue", self._queue)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
 AUTO_COMMIT: Final = "x-auto-commit"
+GROUP_MODE: Final = "group-mode"
 
 
 def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
@@ -124,7 +125,8 @@ def _join(client: "Client", subscription: Subscription, user: dict[str, str]) ->
     if former is not None:
         former.close()
     reader = QueueReader(client, address.queue, subscription.assurance)
-    reader.open(subscription.group, address.key, user.get(STREAM_OFFSET, ""), subscription.auto_commit)
+    position, mode = user.get(STREAM_OFFSET, ""), user.get(GROUP_MODE, "")
+    reader.open(subscription.group, address.key, position, subscription.auto_commit, mode)
     client.readers[subscription.pattern] = reader
 
 
