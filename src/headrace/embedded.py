@@ -206,7 +206,7 @@ class EmbeddedBroker:
                 arrived.put_nowait(Received(self.core, delivery))
 
         consumer = Consumer(name, deliver, credit)
-        joined = mode_to_join(self.core.queue(queue), group, key_filter, mode)
+        joined = mode_to_join(self.core.queue(queue), group, mode)
         self.core.consume(queue, consumer, group, key_filter, joined, position)
         try:
             yield _each(arrived)

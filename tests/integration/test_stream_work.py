@@ -85,7 +85,7 @@ def test_what_a_worker_leaves_another_gets_and_the_stream_keeps_everything(
     channel.connection.close()
     other = server.connect().channel()
     other.basic_qos(prefetch_count=10)
-    again = other.consume(name, arguments={"x-consumer-group": "crew"}, inactivity_timeout=60)  # the group's own mode
+    again = other.consume(name, arguments=arguments, inactivity_timeout=60)
     got = []
     for _ in range(3):
         method, _, body = next(again)
@@ -111,7 +111,7 @@ def test_a_worker_over_amqp_1_0_and_one_over_mqtt_share_a_stream(
     taken = [receiver.receive(60), receiver.receive(60)]  # a body is good for as long as its message
     assert [bytes(message.body) for message in taken] == [b"0", b"1"]
     worker = Paho(server.mqtt_port, "worker")
-    worker.subscribe(f"$queue/{name}", user=[("consumer-group", "crew")])
+    worker.subscribe(f"$queue/{name}", user=[("consumer-group", "crew"), ("group-mode", "work")])
     reader = Paho(server.mqtt_port, "reader", version=4)
     reader.subscribe(f"$queue/{name}")
     assert reader.wait(6) == [str(number).encode() for number in range(6)]
@@ -144,6 +144,21 @@ def test_a_mode_that_makes_no_sense_is_refused(server: Server, queue: str, mode:
     channel = server.connect().channel()
     with pytest.raises(ChannelClosedByBroker, match=said):
         channel.basic_consume(queue, print, arguments={"x-group-mode": mode})
+
+
+def test_a_worker_that_comes_back_goes_on_as_one(
+    server: Server, channel: pika.adapters.blocking_connection.BlockingChannel
+) -> None:
+    name = declare(channel, "back", 3)
+    asked = [("consumer-group", "crew"), ("group-mode", "work")]
+    worker = Paho(server.mqtt_port, "away", clean=False, expiry_s=600)
+    worker.subscribe(f"$queue/{name}", user=asked)
+    worker.wait(3)
+    worker.close()
+    back = Paho(server.mqtt_port, "away", clean=False, expiry_s=600)
+    assert back.present
+    assert back.wait(3) == [b"0", b"1", b"2"]
+    back.close()
 
 
 def test_work_on_a_stream_must_be_acknowledged(server: Server) -> None:

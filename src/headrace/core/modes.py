@@ -13,20 +13,22 @@ STREAM_MODE: Final = STREAM
 _MODES: Final = {name: mode for mode, name in MODE_NAMES.items()}
 
 
-def mode_to_join(queue: "Queue", group: str, key_filter: str, asked: str = "") -> int:
-    """The mode that is asked for by name or else the group's own, which a new group has from its queue.
+def mode_to_join(queue: "Queue", group: str, asked: str = "") -> int:
+    """The mode that is asked for by name, or else that of the queue's type: a stream's, but for its primary group.
 
-    Only streams have groups of both modes; their primary group is for work. Raises Refused for a mode that makes no
-    sense. Whether the group is in that mode is for the queue to say.
+    Raises Refused for a mode that makes no sense. Whether the group is in that mode is for the queue to say.
     """
     if asked:
         return _asked(queue, asked)
-    found = queue.groups.get(effective_group(group, key_filter)) if group else None
-    if found is not None:
-        return found.state.mode
     definition = queue.definition
     is_primary = group != "" and group == definition.primary_group
     return STREAM if definition.is_stream and not is_primary else WORK
+
+
+def mode_joined(queue: "Queue | None", group: str, key_filter: str) -> str:
+    """The name of the mode that a group is in, "" when there is no such group: for members that come back."""
+    found = queue.groups.get(effective_group(group, key_filter)) if queue is not None else None
+    return MODE_NAMES[found.state.mode] if found is not None else ""
 
 
 def _asked(queue: "Queue", asked: str) -> int:

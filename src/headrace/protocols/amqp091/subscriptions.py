@@ -7,7 +7,7 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.address import effective_group, is_address, parse_address
-from headrace.core.definition import EPHEMERAL, QUORUM, QueueDefinition
+from headrace.core.definition import QUORUM
 from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.modes import STREAM_MODE, mode_to_join
@@ -116,15 +116,14 @@ class Subscriptions:
         if is_address_given:
             address = parse_address(queue)
             queue, key_filter = address.queue, address.key
-            if queue not in self._link.broker.topology.queues:
-                self._link.broker.declare(QueueDefinition(queue, EPHEMERAL, durable=False))
+            self._link.broker.addressed(queue, self._link.owner)
         found = self._link.broker.queue(queue, self._link.owner)
         definition = found.definition
         subscription = Subscription(self._link, self._channel, tag, queue, self._tags, self._answers)
         subscription.asked_for = asked_for
         group = _text(arguments, "x-consumer-group")
         subscription.is_addressed = is_address_given or bool(group)
-        mode = mode_to_join(found, group, key_filter, _text(arguments, "x-group-mode"))
+        mode = mode_to_join(found, group, _text(arguments, "x-group-mode"))
         subscription.is_stream = mode == STREAM_MODE
         subscription.is_quorum = definition.kind == QUORUM
         if not group:

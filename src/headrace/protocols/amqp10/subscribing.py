@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core import rights
 from headrace.core.address import effective_group, group_of_client, parse_address
-from headrace.core.definition import EPHEMERAL, QueueDefinition
+from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer
 from headrace.core.modes import STREAM_MODE, mode_to_join
 from headrace.core.queue import DEFAULT_GROUP
@@ -63,7 +63,7 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
     subscription.tells_route = (source.address or "").startswith("/")
     queue = peer.broker.queue(subscription.queue, peer.owner)
-    mode = mode_to_join(queue, wanted.group, key_filter, wanted.mode)
+    mode = mode_to_join(queue, wanted.group, wanted.mode)
     subscription.is_stream = mode == STREAM_MODE
     if source.distribution_mode == _COPY and node.kind == QUEUE and not queue.definition.is_stream:
         return Browsing(peer.broker, subscription.queue, subscription.tells_route, wanted, peer.owner)
@@ -97,8 +97,7 @@ def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node, want
     if node.kind == ADDRESS:
         peer.rights.check_topic_subscribe(node.name, peer.container_id)
         address = parse_address(node.name)
-        if address.queue not in broker.topology.queues:
-            broker.declare(QueueDefinition(address.queue, EPHEMERAL, durable=False))
+        broker.addressed(address.queue, peer.owner)
         return Subscription(broker, address.queue, peer.owner), address.key
     if node.kind in (TOPIC, EXCHANGE):
         return bound_subscription(peer, attach.name, source, node, wanted), ""
