@@ -11,7 +11,7 @@ from headrace.core.definition import DROP_HEAD, REJECT_PUBLISH_DLX
 from headrace.core.retention import is_over
 from headrace.core.turn import Turn
 from headrace.core.upkeep import expire, try_again
-from headrace.errors import Corrupt, Refused, TooLarge, Unavailable
+from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Encoded
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
     """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
-    _check(queue, len(message.payload))
     definition, depth = queue.definition, queue.depth
+    if queue.refusal is not None or len(message.payload) > definition.max_message_bytes:
+        raise _refusal(queue, len(message.payload))
     if depth.is_limited:
         if definition.overflow != DROP_HEAD and depth.is_full(message):
             if definition.overflow == REJECT_PUBLISH_DLX:
@@ -34,8 +35,9 @@ def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
 
 def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> None:
     """The same for many messages at once, of which all are taken or none."""
-    _check(queue, rows.largest_bytes)
     definition, depth = queue.definition, queue.depth
+    if queue.refusal is not None or rows.largest_bytes > definition.max_message_bytes:
+        raise _refusal(queue, rows.largest_bytes)
     if depth.is_limited:
         if definition.overflow != DROP_HEAD and depth.is_full_for(rows.count, rows.payload_bytes):
             raise Refused(
@@ -118,14 +120,14 @@ def entered_encoded(queue: "Queue", turn: Turn, rows: list[Encoded], now_us: int
     entered(queue, turn, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
 
 
-def _check(queue: "Queue", largest_bytes: int) -> None:
+def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
+    """Why the queue does not take a message of this size: it is damaged, or that is too large."""
     if queue.refusal is not None:
-        raise queue.refusal
-    most_bytes = queue.definition.max_message_bytes
-    if largest_bytes > most_bytes:
-        raise TooLarge(
-            f"a message of {largest_bytes} bytes is too large for queue {queue.name!r}: {most_bytes} at most"
-        )
+        return queue.refusal
+    return TooLarge(
+        f"a message of {size_bytes} bytes is too large for queue {queue.name!r}: "
+        f"{queue.definition.max_message_bytes} at most"
+    )
 
 
 def _expect(queue: "Queue", turn: Turn, expires_us: int, now_us: int) -> None:
