@@ -9,7 +9,7 @@ from pika.exceptions import ChannelClosedByBroker
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection
 
-from tests.pahos import Paho
+from tests.pahos import Paho, told
 from tests.servers import Server, serving
 
 CONFIGURATION = """
@@ -51,14 +51,13 @@ def test_readers_are_told_how_far_the_primary_group_is(
     worker.subscribe("$queue/events", user=[("consumer-group", "workers")])
     worker.wait(3)
     for message in worker.messages[:2]:
-        told = dict(message.properties.UserProperty)
-        ids = [("message-id", told["message-id"]), ("group-id", told["group-id"])]
+        ids = [(name, told(message)[name]) for name in ("message-id", "group-id")]
         answer = worker.sure("$queue/events/$ack", b"", UserProperty=ids)
         assert not answer.is_failure, answer
     reader = Paho(server.mqtt_port, "reader")
     reader.subscribe("$queue/events", user=[("consumer-group", "audit"), ("x-stream-offset", "first")])
     reader.wait(3)
-    said = [dict(message.properties.UserProperty) for message in reader.messages[:3]]
+    said = [told(message) for message in reader.messages[:3]]
     assert [one["x-work-acked"] for one in said] == ["true", "true", "false"]
     assert [one["x-primary-group-processed"] for one in said] == ["true", "true", "false"]
     assert {(one["x-work-group"], one["x-work-committed-offset"]) for one in said} == {("workers", "2")}
@@ -102,7 +101,7 @@ def test_a_worker_over_amqp_1_0_and_one_over_mqtt_share_a_stream(
 ) -> None:
     name = declare(channel, "shared", 6)
 
-    class Worker(LinkOption):
+    class Worker(LinkOption):  # type: ignore[misc]
         def apply(self, link: object) -> None:
             link.properties = {"consumer-group": "crew", "group-mode": "work"}  # type: ignore[attr-defined]
 

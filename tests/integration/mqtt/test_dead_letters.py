@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.pahos import Paho, wait_for
+from tests.pahos import Paho, told, wait_for
 from tests.servers import Server, serving
 
 CONFIGURATION = """
@@ -25,10 +26,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def settle(client: Paho, address: str, verb: str, number: int = 0) -> object:
-    told = dict(client.messages[number].properties.UserProperty)
+def settle(client: Paho, address: str, verb: str, number: int = 0) -> Any:
+    found = told(client.messages[number])
     return client.sure(
-        f"{address}/${verb}", b"", UserProperty=[(name, told[name]) for name in ("message-id", "group-id")]
+        f"{address}/${verb}", b"", UserProperty=[(name, found[name]) for name in ("message-id", "group-id")]
     )
 
 
@@ -51,9 +52,9 @@ def test_a_dead_letter_is_read_and_settled(server: Server, address: str, rest: s
     assert not reader.subscribe(address + rest, user=group)[0].is_failure
     wait_for(lambda: bool(reader.messages))
     first = reader.messages[0]
-    told = dict(first.properties.UserProperty)
+    found = told(first)
     assert (first.topic, first.payload) == (address, b"bad")
-    assert (told["queue"], told["_dlq_original_queue"], told["_dlq_reason"]) == ("$dlq/jobs", "jobs", "rejected")
+    assert (found["queue"], found["_dlq_original_queue"], found["_dlq_reason"]) == ("$dlq/jobs", "jobs", "rejected")
     assert not settle(reader, address, "ack").is_failure
     assert settle(reader, address, "ack").is_failure  # it is done with
     reader.close()
