@@ -48,7 +48,7 @@ class WorkGroup(Group):
     @property
     def ready(self) -> int:
         state = self.state
-        return self.queue.log.next_offset - state.committed - state.settled.size - len(self._leases)
+        return self.queue.log.next_offset - state.committed - state.settled_count - len(self._leases)
 
     @property
     def is_drained(self) -> bool:
@@ -292,7 +292,7 @@ class WorkGroup(Group):
     def _is_plain(self) -> bool:
         """Whether all that lies ahead is for whoever comes: 0.1 us a message less than asking so for each."""
         state = self.state
-        if state.settled.size or state.pending or self.filter is not None or self._levels > 1:
+        if state.settled_count or state.has_pending or self.filter is not None or self._levels > 1:
             return False
         return self.passed <= state.cursor
 
@@ -421,7 +421,7 @@ class WorkGroup(Group):
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
         queue.settled_all(turn, self, ended, now_us)
-        if self.state.pending:
+        if self.state.has_pending:
             for offset in offsets:
                 self.state.pending.pop(offset, None)
         if self._notes:
@@ -504,7 +504,7 @@ class WorkGroup(Group):
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         self.consumers.leave(consumer)
         self._selection.forget(consumer)
-        for offset in sorted(consumer.held):
+        for offset in consumer.held():
             consumer.release(offset)
             self._retry(turn, self._leases.end(offset), False, now_us)
         consumer.group = None
@@ -617,7 +617,7 @@ class WorkGroup(Group):
         self._forget(turn, offset)
 
     def _forget(self, turn: Turn, offset: int) -> None:
-        if self.state.pending:
+        if self.state.has_pending:
             self.state.pending.pop(offset, None)
         if self._notes:
             self._notes.pop(offset, None)

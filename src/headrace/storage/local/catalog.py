@@ -216,11 +216,11 @@ class Catalog:
                 row_bytes = block.row_bytes + MESSAGE_BYTES
             if count >= MERGE_ROWS:
                 added += log.append_rows(base, block, row, count)
+            elif count == 1 and messages:
+                log.append_one(base, messages[row], row_bytes)
+                added += row_bytes
             else:
-                if count == 1 and messages:
-                    few = [messages[row]]  # a hundred instructions less than a slice
-                else:
-                    few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
+                few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count
@@ -228,7 +228,7 @@ class Catalog:
 
     def tails(self) -> list[LocalLog]:
         """The logs with messages that are in no segment yet."""
-        for log in [log for log in self._tails if not log.tail]:
+        for log in [log for log in self._tails if not log.has_tail]:
             self._tails.discard(log)
             log.is_in_tails = False
         return list(self._tails)
