@@ -83,9 +83,11 @@ class Paho:
         self.connections += 1
         self.connected.set()
 
-    def subscribe(self, pattern: str, qos: int = 1, user: list[tuple[str, str]] | None = None) -> list[Any]:
+    def subscribe(
+        self, pattern: str, qos: int = 1, user: list[tuple[str, str]] | None = None, **asked: Any
+    ) -> list[Any]:
         if self.version == 5:
-            options = SubscribeOptions(qos)
+            options = SubscribeOptions(qos, **asked)
             _, mid = self.client.subscribe(pattern, options=options, properties=said(PacketTypes.SUBSCRIBE, user))
         else:
             _, mid = self.client.subscribe(pattern, qos)

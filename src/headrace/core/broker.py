@@ -42,6 +42,7 @@ from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
 from headrace.core.stream import StreamGroup
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
+from headrace.core.taking import reclaim, take_one
 from headrace.core.topics import MAX_TOPIC_BYTES, quoted
 from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish
@@ -373,7 +374,7 @@ class Broker:
         assert isinstance(members, WorkGroup)
         if consumer.group not in (None, members):
             raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
-        delivery = members.take(turn, consumer, self._clock.now_us())
+        delivery = take_one(members, turn, consumer, self._clock.now_us())
         if consumer.holding:
             consumer.group = members
         return delivery
@@ -408,7 +409,7 @@ class Broker:
         """
         queue = self.topology.queues.get(name)
         members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
-        return members.reclaim(consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
+        return reclaim(members, consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""

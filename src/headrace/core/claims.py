@@ -13,6 +13,7 @@ from headrace.core.group import ACK, RELEASE
 from headrace.core.line import Line
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
+from headrace.core.taking import finish_waiting, renew_these, take_many, take_these
 from headrace.core.work import WorkGroup
 from headrace.errors import Refused
 from headrace.storage.group_state import WORK
@@ -41,7 +42,7 @@ class Claims:
         members = self._members(queue, group)
         holder = self._holder(members, name)
         holder.lease_us = lease_ms * 1000
-        taken = members.take_many(self._line.open(), holder, min(most, AT_ONCE), before, self._clock.now_us())
+        taken = take_many(members, self._line.open(), holder, min(most, AT_ONCE), before, self._clock.now_us())
         self._keep(members, holder)
         return taken
 
@@ -55,11 +56,11 @@ class Claims:
         holder.lease_us = lease_ms * 1000
         now_us = self._clock.now_us()
         offsets = list(_offsets(ranges))
-        held = members.renew_these(holder, offsets, now_us + holder.lease_us)
+        held = renew_these(members, holder, offsets, now_us + holder.lease_us)
         if len(held) < len(offsets):
             known = set(held)
             missing = [offset for offset in offsets if offset not in known]
-            held += members.take_these(self._line.open(), holder, missing, now_us)
+            held += take_these(members, self._line.open(), holder, missing, now_us)
         self._keep(members, holder)
         return held
 
@@ -78,7 +79,7 @@ class Claims:
                 members.settle(turn, holder, offset, ACK, now_us)
                 count += 1
             else:
-                count += members.finish_waiting(turn, offset, now_us)
+                count += finish_waiting(members, turn, offset, now_us)
         self._keep(members, holder)
         self._line.pump_soon(members.queue)
         return count

@@ -163,7 +163,7 @@ class Group(ABC):
             found = self._find(turn, room, now_us)
             if found:
                 self._deal(turn, found, now_us)
-            if not self._has_more():
+            if not self.has_more():
                 return
         self.queue.pump_soon()
 
@@ -179,7 +179,7 @@ class Group(ABC):
             if at:
                 consumer, room = self.consumers.next()
             if consumer is None:
-                self._put_back(found[at:])
+                self.put_back(found[at:])
                 break
             share = found[at : at + room]
             consumer.take([offset for offset, _ in share])
@@ -189,21 +189,21 @@ class Group(ABC):
                 shares[consumer] = share
             else:
                 earlier += share
-        hands = {consumer: self._claim(turn, consumer, share, now_us) for consumer, share in shares.items()}
+        hands = {consumer: self.claim(turn, consumer, share, now_us) for consumer, share in shares.items()}
         for consumer, hand in hands.items():
             if consumer.turns is not self.consumers:  # another one's delivery made it leave
                 self._take_back(turn, consumer, hand, now_us)
                 continue
             if consumer.auto_ack:
-                self._finish(turn, hand, now_us)
+                self.finish(turn, hand, now_us)
             consumer.deliver(hand)
 
     def _hand_all(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
         """Have one consumer get everything, as where there is only one."""
         consumer.take([offset for offset, _ in found])
-        hand = self._claim(turn, consumer, found, now_us)
+        hand = self.claim(turn, consumer, found, now_us)
         if consumer.auto_ack:
-            self._finish(turn, hand, now_us)
+            self.finish(turn, hand, now_us)
         consumer.deliver(hand)
 
     def _count(self, delivered: int, redelivered: int) -> None:
@@ -215,7 +215,7 @@ class Group(ABC):
         statistics.redelivered += redelivered
 
     @abstractmethod
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether looking on may find more messages to deliver now."""
 
     @abstractmethod
@@ -223,15 +223,15 @@ class Group(ABC):
         """Up to `room` messages that may be delivered now: none only after passing over what may not."""
 
     @abstractmethod
-    def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         """These messages are this consumer's now; it has taken their offsets."""
 
     @abstractmethod
-    def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
         """These go to a consumer that need not settle them."""
 
     @abstractmethod
-    def _put_back(self, found: list[Found]) -> None:
+    def put_back(self, found: list[Found]) -> None:
         """These were found and nobody took them."""
 
     @abstractmethod

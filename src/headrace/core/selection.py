@@ -8,6 +8,7 @@ that nobody wants costs one look for each consumer, and no memory.
 import heapq
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.core.backlog import admit, delayed_until
 from headrace.core.delivery import Consumer
 from headrace.core.turn import Turn
 from headrace.model import Message
@@ -67,12 +68,12 @@ class Selection:
         later: list[int] = []
         while waiting and len(found) < room:
             offset = heapq.heappop(waiting)
-            if not self._group.is_free(offset) or (found and found[-1][0] == offset):
+            if not self._group.is_waiting(offset) or (found and found[-1][0] == offset):
                 continue
             message = self._group.queue.message(offset)
-            if max(message.not_before_us, self._group.due_us(offset)) > now_us:
+            if max(message.not_before_us, delayed_until(self._group, offset)) > now_us:
                 later.append(offset)
-            elif self._group.admit(turn, offset, message, now_us):
+            elif admit(self._group, turn, offset, message, now_us):
                 found.append((offset, message))
         for offset in later:
             heapq.heappush(waiting, offset)
@@ -87,7 +88,7 @@ class Selection:
         while at < last and len(found) < room:
             for message in log.read(at, min(last - at, _READ_AT_ONCE)):
                 at += 1
-                if group.is_free(at - 1) and self._wants(consumer, message):
+                if group.is_waiting(at - 1) and self._wants(consumer, message):
                     self._pick(turn, consumer, at - 1, message, found, now_us)
                     if len(found) == room:
                         break
@@ -97,11 +98,11 @@ class Selection:
     def _pick(
         self, turn: Turn, consumer: Consumer, offset: int, message: Message, found: list[Found], now_us: int
     ) -> None:
-        due_us = max(message.not_before_us, self._group.due_us(offset))
+        due_us = max(message.not_before_us, delayed_until(self._group, offset))
         if due_us > now_us:
             heapq.heappush(self._again.setdefault(consumer, []), offset)
             self._group.queue.wake_at(due_us)
-        elif self._group.admit(turn, offset, message, now_us):
+        elif admit(self._group, turn, offset, message, now_us):
             found.append((offset, message))
 
     def _wants(self, consumer: Consumer, message: Message) -> bool:

@@ -122,7 +122,7 @@ class StreamGroup(Group):
             self._checkpoint(turn)
         super().pump(turn, now_us)
 
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or bool(self._again)
 
     def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
@@ -169,7 +169,7 @@ class StreamGroup(Group):
             return False
         return self._selector is None or self.queue.fits(self._selector, message)
 
-    def _claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         before = self._given_before
         again = sum([offset < before for offset, _ in share]) if share[0][0] < before else 0
         self._count(len(share), again)
@@ -194,10 +194,10 @@ class StreamGroup(Group):
             self._late.clear()
             self._runs = deque([_Run(offset, offset + 1) for offset in sorted(held)])
 
-    def _finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
         return  # reading on is all there is to it
 
-    def _put_back(self, found: list[Found]) -> None:
+    def put_back(self, found: list[Found]) -> None:
         for offset, _ in found:
             heapq.heappush(self._again, offset)
 

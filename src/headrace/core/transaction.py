@@ -17,6 +17,7 @@ from headrace.core.line import Line
 from headrace.core.queue import Queue
 from headrace.core.queues import Queues
 from headrace.core.retry import DEAD, next_attempt_us
+from headrace.core.taking import pass_on
 from headrace.core.turn import Turn
 from headrace.core.work import WorkGroup
 from headrace.errors import HeadraceError, Refused
@@ -76,7 +77,7 @@ class Transaction:
             self._read.append((delivery, outcome))
             return
         owner = Consumer(delivery.consumer.name, _deliver_nothing)
-        lease = group.pass_on(delivery.consumer, offset, owner, _FOR_EVER_US)
+        lease = pass_on(group, delivery.consumer, offset, owner, _FOR_EVER_US)
         self._held.append((group, lease, outcome, delivery))
         commit, log = self._turn.commit_for(queue), queue.log.name
         end = self._end(queue, lease, outcome)
@@ -122,7 +123,7 @@ class Transaction:
                 group.queue.pump_soon()
                 continue
             time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
-            again = group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
+            again = pass_on(group, holder, delivery.offset, delivery.consumer, self._now_us + time_us)
             group.note_given(turn, [again])
 
     def _done(self, error: HeadraceError | None) -> None:

@@ -12,7 +12,7 @@ _SLACK: Final = 64
 class Waiting:
     """Ready offsets by priority and age, and delayed ones by their time. Every operation takes logarithmic time."""
 
-    __slots__ = ("_count", "_delayed", "_levels", "_lowest")
+    __slots__ = ("_count", "_delayed", "_levels", "_lowest", "_picked")
 
     def __init__(self, levels: int) -> None:
         self._levels: list[list[int]] = [[] for _ in range(levels)]
@@ -22,6 +22,8 @@ class Waiting:
         """A heap of all offsets above; those that wait no more are swept out before they outnumber the others."""
         self._count = 0
         """How many offsets are ready or delayed."""
+        self._picked: dict[int, int] = {}
+        """How many of an offset's places count no more, as its message was taken out of line."""
 
     @property
     def is_empty(self) -> bool:
@@ -75,6 +77,25 @@ class Waiting:
                 return range(start, stop)
         return range(0)
 
+    def pick(self, offset: int) -> None:
+        """A message that has a place here was taken out of line: that place counts no more."""
+        self._picked[offset] = self._picked.get(offset, 0) + 1
+
+    def was_picked(self, offset: int) -> bool:
+        """Whether a place that was removed counts no more; to be asked once for each."""
+        if not self._picked:
+            return False
+        count = self._picked.pop(offset, 0)
+        if count > 1:
+            self._picked[offset] = count - 1
+        return count > 0
+
+    def pass_over(self, start: int, stop: int) -> None:
+        """These places were removed and are of no interest."""
+        if self._picked:
+            for offset in range(start, stop):
+                self.was_picked(offset)
+
     def lowest(self, is_waiting: Callable[[int], bool]) -> int:
         """The lowest offset, ready or delayed, that still waits; NONE when there is none."""
         lowest = self._lowest
@@ -87,6 +108,7 @@ class Waiting:
             ready.clear()
         self._delayed.clear()
         self._lowest.clear()
+        self._picked.clear()
         self._count = 0
 
     def _note(self, offset: int) -> None:

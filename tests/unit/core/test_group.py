@@ -375,7 +375,7 @@ def test_settled_leases_do_not_pile_up_until_their_time_is_over() -> None:
         house.publish("orders", *["x"] * 100)
         house.settle(ACK, *inbox.take())
 
-    leases = group_of(house)._leases
+    leases = group_of(house).leases
 
     assert leases._noted <= 1024 + 100
 

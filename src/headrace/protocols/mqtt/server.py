@@ -38,8 +38,8 @@ class Host:
         broker.on_dissolved[self] = self._on_dissolved
 
     def outlet(self, version: int, max_packet_bytes: int, grant: Grant) -> SharedOutlet:
-        """The one way to all clients that are to get the very same bytes."""
-        key = (version, max_packet_bytes, grant.identifiers if version == 5 else ())
+        """The one way to all clients of a version that asked for the same, and so are to get the very same bytes."""
+        key = (version, max_packet_bytes, grant.key)
         outlet = self._outlets.get(key)
         if outlet is None:
             if len(self._outlets) >= _MAX_OUTLETS:
