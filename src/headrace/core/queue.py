@@ -590,6 +590,16 @@ class Queue:
         """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
         return self._disposal.purge(turn)
 
+    def cut(self, turn: Turn, group: WorkGroup) -> int:
+        """Below which offset the log's messages may go now that this group settled some; 0 for none.
+
+        Where there are others to ask, that is found out when the turn ends.
+        """
+        if self.is_limited or not self.durable or self.is_stream or turn.is_rehearsal or len(self._group_list) != 1:
+            turn.touch(self)
+            return 0
+        return self._disposal.cut(turn, group.state.committed)
+
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
         if not (self.is_stream or self.is_gone or not self._group_list):

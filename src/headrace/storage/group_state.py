@@ -31,10 +31,10 @@ class Transition:
     """One step of one group: `kind` happened to the offsets from `start` up to but not including `stop`.
 
     For CURSOR and COMMITTED, `start` is where the cursor or the committed offset goes. CREATED sets the cursor and
-    the committed offset to `start`.
+    the committed offset to `start`. With ACKED, the log's messages below `cut` go as well, if that is not 0.
     """
 
-    __slots__ = ("consumer", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
+    __slots__ = ("consumer", "cut", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
 
     def __init__(
         self,
@@ -47,12 +47,14 @@ class Transition:
         consumer: str = "",
         mode: int = WORK,
         filter: str = "",  # noqa: A002
+        cut: int = 0,
     ) -> None:
         self.kind = kind
         self.log = log
         self.group = group
         self.start = start
         self.stop = stop
+        self.cut = cut
         self.due_us = due_us
         self.consumer = consumer
         self.mode = mode
