@@ -6,7 +6,7 @@ The group has the state, for most messages are delivered without a look at what 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.dead_letter import DELIVERY_LIMIT
+from headrace.core.dead_letter import DELIVERY_LIMIT, EXPIRED
 from headrace.core.group import FILTERED_AT_ONCE, Found
 from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.turn import Turn
@@ -171,7 +171,7 @@ def _admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us
     """Whether this message may be delivered now; if not, see to it that it is dealt with."""
     queue = group.queue
     if message.expires_us and message.expires_us <= now_us:
-        queue.expire(turn, offset, message, now_us)
+        queue.disposal.give_up(turn, offset, message, EXPIRED, now_us)
         return False
     if message.not_before_us > now_us:
         group.own_waiting().delay(offset, message.not_before_us, group.level(message))

@@ -35,6 +35,7 @@ from headrace.core.publishing import Publishing
 from headrace.core.pubsub import PubSub
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
+from headrace.core.readers import group_named
 from headrace.core.retained import Retained
 from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
@@ -244,7 +245,7 @@ class Broker:
 
     def loss(self, definition: QueueDefinition) -> int:
         """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
-        return self._queues.usable(definition.name, None).loss(definition, self._clock.now_us())
+        return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
     def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
         """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
@@ -269,7 +270,7 @@ class Broker:
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
         turn = self._line.open()
-        count = queue.purge(turn)
+        count = queue.disposal.purge(turn)
         turn.is_promised = turn.is_promised or (count > 0 and queue.durable)
         return count
 
@@ -323,7 +324,7 @@ class Broker:
         mode = mode or (STREAM_MODE if queue.definition.is_stream else WORK_MODE)
         group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
         turn = self._line.open()
-        members = queue.group(turn, group, mode, key_filter, auto_commit)
+        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
         if queue.definition.kind == EPHEMERAL:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
@@ -369,7 +370,7 @@ class Broker:
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
         turn = self._line.open()
-        members = queue.group(turn, group or DEFAULT_GROUP, WORK_MODE)
+        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK_MODE)
         queue.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         if consumer.group not in (None, members):
@@ -512,7 +513,7 @@ class Broker:
 
     def purge_dead_letters(self, name: str) -> int:
         """Drop the dead letters of a queue; returns how many. Raises NotFound."""
-        return self._queues.dead_letters.grave_of(name).purge(self._line.open())
+        return self._queues.dead_letters.grave_of(name).disposal.purge(self._line.open())
 
     def history(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, dict[str, object]]]:
         """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""

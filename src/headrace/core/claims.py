@@ -13,6 +13,7 @@ from headrace.core.group import ACK, RELEASE
 from headrace.core.line import Line
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
+from headrace.core.readers import group_named
 from headrace.core.taking import finish_waiting, renew_these, take_many, take_these
 from headrace.core.work import WorkGroup
 from headrace.errors import Refused
@@ -100,7 +101,7 @@ class Claims:
         found = self._queues.usable(queue)
         if found.definition.is_stream:
             raise Refused(f"queue {queue!r} is a stream: read it, there is nothing to claim in it")
-        members = found.group(self._line.open(), group or DEFAULT_GROUP, WORK)
+        members = group_named(found, self._line.open(), group or DEFAULT_GROUP, WORK)
         found.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         return members

@@ -1,4 +1,4 @@
-"""How much waits in a queue, held against its limits. What is done about it is in disposal.py and queue.py.
+"""How much waits in a queue, held against its limits. What is done about it is in disposal.py and entry.py.
 
 Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and is not stored yet counts too.
 """

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, final
 
 from headrace.core.dead_letter import EXPIRED, MAXLEN
+from headrace.core.definition import DROP_HEAD, QueueDefinition
 from headrace.core.depth import Depth
 from headrace.core.retention import truncation_point
 from headrace.core.turn import Turn
@@ -77,6 +78,17 @@ class Disposal:
         self._depth.count()
         turn.touch(queue)
         return count
+
+    def loss(self, definition: QueueDefinition, now_us: int) -> int:
+        """How many messages would go at once if the queue became this."""
+        queue = self._queue
+        if definition.is_stream:
+            before, after = [
+                truncation_point(queue.log, kept, queue.retention_floor(kept), now_us)
+                for kept in (queue.definition.retention, definition.retention)
+            ]
+            return max(0, after - max(before, queue.first_offset))
+        return self._depth.loss(definition) if definition.overflow == DROP_HEAD else 0
 
     def trim(self, turn: Turn, floor: int) -> None:
         """What is below the floor leaves the log."""

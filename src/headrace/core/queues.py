@@ -17,6 +17,7 @@ from headrace.core.line import Line
 from headrace.core.pauses import Pauses
 from headrace.core.properties import Codecs
 from headrace.core.queue import Queue
+from headrace.core.readers import send_away
 from headrace.core.sources import check_source
 from headrace.core.surroundings import Surroundings
 from headrace.core.timers import Timers
@@ -220,7 +221,7 @@ class Queues(Surroundings):
         history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
         if history is not None:
             self.drop(history)
-        queue.let_consumers_go()
+        send_away(queue)
 
     def drop_all(self) -> None:
         """The virtual host goes: so do all its queues, and logs that no queue has asked for."""

@@ -10,6 +10,7 @@ from typing import Final, final
 from headrace.core.confirms import Confirm
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
+from headrace.core.entry import accept
 from headrace.core.given import store_claim
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.history import DONE
@@ -64,7 +65,7 @@ class Transaction:
         taken = 0
         for queue in queues:
             if queue.admits(message):
-                queue.accept(self._turn, message, self._now_us)
+                accept(queue, self._turn, message, self._now_us)
                 taken += 1
         return taken
 
