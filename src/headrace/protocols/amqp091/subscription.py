@@ -134,7 +134,9 @@ class Subscription:
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
             redelivered, offset = delivery.redelivered, delivery.offset
-            size_bytes += encoder.encode(out, source, tags.encoded(tag), redelivered, properties, message.payload, offset)
+            size_bytes += encoder.encode(
+                out, source, tags.encoded(tag), redelivered, properties, message.payload, offset
+            )
         tags.last = tag
         self._answers.sent(size_bytes)
 
