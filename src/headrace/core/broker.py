@@ -29,6 +29,7 @@ from headrace.core.inner import InnerQueues
 from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
+from headrace.core.modes import mode_to_join
 from headrace.core.position import RESUME, parse_position
 from headrace.core.properties import Codecs, Properties
 from headrace.core.publishing import Publishing
@@ -232,6 +233,12 @@ class Broker:
         """Raises NotFound, ResourceLocked."""
         return self._queues.find(name, owner)
 
+    def addressed(self, name: str, owner: object = None) -> Queue:
+        """The queue that an address names; where there is none, an ephemeral one is made. That of dead letters is made
+        as the first of them would make it. Raises NotFound for dead letters of no queue, ResourceLocked."""
+        self._queues.addressed(name)
+        return self._queues.find(name, owner)
+
     def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
         """Have a queue that exists be as defined, of the same type and durability: see reconciling.py. Raises NotFound.
 
@@ -315,13 +322,13 @@ class Broker:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
         Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
-        group is `group@filter`, which has progress of its own. Without a mode it is that of the queue's type.
+        group is `group@filter`, which has progress of its own. Without a mode it is the one that modes.py says.
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self._queues.usable(name, consumer.owner)
         place = parse_position(position)
-        mode = mode or (STREAM_MODE if queue.definition.is_stream else WORK_MODE)
+        mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
         turn = self._line.open()
         members = group_named(queue, turn, group, mode, key_filter, auto_commit)
