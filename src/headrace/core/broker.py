@@ -357,7 +357,7 @@ class Broker:
         if group is None:
             return
         queue = group.queue
-        if keep and consumer.held:
+        if keep and consumer.holding:
             group.consumers.leave(consumer)
             queue.touch(self._clock.now_us())
         else:
@@ -383,7 +383,7 @@ class Broker:
         if consumer.group not in (None, members):
             raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
         delivery = take_one(members, turn, consumer, self._clock.now_us())
-        if consumer.held:
+        if consumer.holding:
             consumer.group = members
         return delivery
 
@@ -421,7 +421,7 @@ class Broker:
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
-        consumer.credit.change(limit)
+        consumer.change_limit(limit)
         self._has_room(consumer)
 
     def set_shared_credit(self, credit: Credit, limit: int) -> None:

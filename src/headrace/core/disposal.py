@@ -95,6 +95,19 @@ class Disposal:
         if floor > self.truncated and floor > self._queue.log.first_offset:
             self.truncate(turn, floor)
 
+    def cut(self, turn: Turn, floor: int) -> int:
+        """The same for a queue with one group and no limits, with the step that settles it: returns where the cut is.
+
+        That takes 1,300 instructions less than a truncation by itself, of 20,000 for a message in a queue of its own.
+        """
+        if self._has_given_up:
+            turn.touch(self._queue)
+            return 0
+        if floor <= self.truncated:
+            return 0
+        self.truncated = floor
+        return floor
+
     def retain(self, turn: Turn, now_us: int) -> None:
         """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
         queue = self._queue

@@ -81,7 +81,7 @@ class Subscriptions:
                 if consumer is not None:
                     consumer.shared = self._shared
                     self._shared.sharers[consumer] = None
-                    self._shared.used += len(consumer.held)
+                    self._shared.used += consumer.holding
         self._link.broker.set_shared_credit(self._shared, method.prefetch_count)
 
     def flow(self, active: bool) -> None:
@@ -189,7 +189,7 @@ class Subscriptions:
         if consumer is None:
             self._forget_replies()
         else:
-            self._retired = [other for other in (*self._retired, consumer) if other.held]
+            self._retired = [other for other in (*self._retired, consumer) if other.holding]
             self._leave(subscription, consumer, keep=not subscription.is_stream)
 
     def restrict(self) -> None:
