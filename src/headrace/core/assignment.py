@@ -3,6 +3,7 @@
 import logging
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.core.entry import stamped, takes
 from headrace.core.follower import LEAST_PACE, Follower
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.turn import Copied
@@ -71,7 +72,7 @@ class Assignment:
         if self.copies and self.size_bytes + size > self._most_bytes:
             self._leave(follower)
             return
-        if queue.refusal is not None or not queue.takes(message):
+        if queue.refusal is not None or not takes(queue, message):
             follower.is_waiting = True
             follower.pace = max(LEAST_PACE, self.at - self.start)
             self._leave(follower)
@@ -79,7 +80,7 @@ class Assignment:
         copied = self.copies.get(follower)
         if copied is None:
             copied = self.copies[follower] = Copied(queue, self._source.log.name)
-        copied.add(self.at, queue.stamped(message, self._now_us))
+        copied.add(self.at, stamped(queue, message, self._now_us))
         self.size_bytes += size
 
     def _leave(self, follower: Follower) -> None:

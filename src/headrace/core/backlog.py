@@ -6,7 +6,7 @@ The group has the state, for most messages are delivered without a look at what 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.dead_letter import DELIVERY_LIMIT
+from headrace.core.dead_letter import DELIVERY_LIMIT, EXPIRED
 from headrace.core.group import FILTERED_AT_ONCE, Found
 from headrace.core.retry import DEAD, next_attempt_us
 from headrace.core.turn import Turn
@@ -62,6 +62,9 @@ def oldest_waiting(group: "WorkGroup") -> int:
 
 def restore_backlog(group: "WorkGroup") -> None:
     """After a restart nobody holds anything: what was claimed or passed over is ready or delayed again."""
+    state = group.state
+    if state.committed == state.cursor and not state.has_pending:
+        return
     passed: list[int] = []
     for start, stop in _passed(group):
         if group.levels > 1:
@@ -70,7 +73,7 @@ def restore_backlog(group: "WorkGroup") -> None:
             passed += [offset for offset in range(start, stop) if not delayed_until(group, offset)]
     if passed:
         group.own_waiting().add_all(passed)
-    for offset, entry in group.state.pending.items():
+    for offset, entry in state.pending.items():
         if delayed_until(group, offset):
             level = group.level(group.queue.message(offset)) if group.levels > 1 else 0
             group.own_waiting().delay(offset, entry.due_us, level)
@@ -171,7 +174,7 @@ def _admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us
     """Whether this message may be delivered now; if not, see to it that it is dealt with."""
     queue = group.queue
     if message.expires_us and message.expires_us <= now_us:
-        queue.expire(turn, offset, message, now_us)
+        queue.disposal.give_up(turn, offset, message, EXPIRED, now_us)
         return False
     if message.not_before_us > now_us:
         group.own_waiting().delay(offset, message.not_before_us, group.level(message))

@@ -29,12 +29,14 @@ from headrace.core.inner import InnerQueues
 from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
+from headrace.core.modes import mode_to_join
 from headrace.core.position import RESUME, parse_position
 from headrace.core.properties import Codecs, Properties
 from headrace.core.publishing import Publishing
 from headrace.core.pubsub import PubSub
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import Queues
+from headrace.core.readers import group_named
 from headrace.core.retained import Retained
 from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
@@ -231,6 +233,12 @@ class Broker:
         """Raises NotFound, ResourceLocked."""
         return self._queues.find(name, owner)
 
+    def addressed(self, name: str, owner: object = None) -> Queue:
+        """The queue that an address names; where there is none, an ephemeral one is made. That of dead letters is made
+        as the first of them would make it. Raises NotFound for dead letters of no queue, ResourceLocked."""
+        self._queues.addressed(name)
+        return self._queues.find(name, owner)
+
     def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
         """Have a queue that exists be as defined, of the same type and durability: see reconciling.py. Raises NotFound.
 
@@ -244,7 +252,7 @@ class Broker:
 
     def loss(self, definition: QueueDefinition) -> int:
         """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
-        return self._queues.usable(definition.name, None).loss(definition, self._clock.now_us())
+        return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
     def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
         """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
@@ -269,7 +277,7 @@ class Broker:
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
         turn = self._line.open()
-        count = queue.purge(turn)
+        count = queue.disposal.purge(turn)
         turn.is_promised = turn.is_promised or (count > 0 and queue.durable)
         return count
 
@@ -314,16 +322,16 @@ class Broker:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
         Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
-        group is `group@filter`, which has progress of its own. Without a mode it is that of the queue's type.
+        group is `group@filter`, which has progress of its own. Without a mode it is the one that modes.py says.
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
         queue = self._queues.usable(name, consumer.owner)
         place = parse_position(position)
-        mode = mode or (STREAM_MODE if queue.definition.is_stream else WORK_MODE)
+        mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
         turn = self._line.open()
-        members = queue.group(turn, group, mode, key_filter, auto_commit)
+        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
         if queue.definition.kind == EPHEMERAL:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
@@ -349,7 +357,7 @@ class Broker:
         if group is None:
             return
         queue = group.queue
-        if keep and consumer.held:
+        if keep and consumer.holding:
             group.consumers.leave(consumer)
             queue.touch(self._clock.now_us())
         else:
@@ -369,13 +377,13 @@ class Broker:
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
         turn = self._line.open()
-        members = queue.group(turn, group or DEFAULT_GROUP, WORK_MODE)
+        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK_MODE)
         queue.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         if consumer.group not in (None, members):
             raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
         delivery = take_one(members, turn, consumer, self._clock.now_us())
-        if consumer.held:
+        if consumer.holding:
             consumer.group = members
         return delivery
 
@@ -413,7 +421,7 @@ class Broker:
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
-        consumer.credit.change(limit)
+        consumer.change_limit(limit)
         self._has_room(consumer)
 
     def set_shared_credit(self, credit: Credit, limit: int) -> None:
@@ -512,7 +520,7 @@ class Broker:
 
     def purge_dead_letters(self, name: str) -> int:
         """Drop the dead letters of a queue; returns how many. Raises NotFound."""
-        return self._queues.dead_letters.grave_of(name).purge(self._line.open())
+        return self._queues.dead_letters.grave_of(name).disposal.purge(self._line.open())
 
     def history(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, dict[str, object]]]:
         """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""

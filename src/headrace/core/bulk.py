@@ -9,6 +9,7 @@ from typing import Final, final
 
 from headrace.core.address import is_address
 from headrace.core.confirms import Confirm
+from headrace.core.entry import accept, accept_encoded
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line
 from headrace.core.properties import Codecs
@@ -161,11 +162,11 @@ class Bulk:
                 return
             rows = _only(rows, numbers)
         if queue.durable:
-            queue.accept_encoded(self._turn, rows, self._now_us)
+            accept_encoded(queue, self._turn, rows, self._now_us)
             return
         accepted: Sequence[Message] = rows.messages(0, rows.count)
         for message in accepted:
-            queue.accept(self._turn, message, self._now_us)
+            accept(queue, self._turn, message, self._now_us)
 
 
 def _only(rows: Encoded, numbers: list[int]) -> Encoded:

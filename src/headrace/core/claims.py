@@ -13,6 +13,7 @@ from headrace.core.group import ACK, RELEASE
 from headrace.core.line import Line
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
+from headrace.core.readers import group_named
 from headrace.core.taking import finish_waiting, renew_these, take_many, take_these
 from headrace.core.work import WorkGroup
 from headrace.errors import Refused
@@ -75,7 +76,7 @@ class Claims:
         turn = self._line.open()
         count = 0
         for offset in _offsets(ranges):
-            if offset in holder.held:
+            if holder.holds(offset):
                 members.settle(turn, holder, offset, ACK, now_us)
                 count += 1
             else:
@@ -89,7 +90,7 @@ class Claims:
         members = self._members(queue, group)
         holder = self._holder(members, name)
         turn, now_us = self._line.open(), self._clock.now_us()
-        offsets = sorted(holder.held)
+        offsets = holder.held()
         for offset in offsets:
             members.settle(turn, holder, offset, RELEASE, now_us)
         self._keep(members, holder)
@@ -100,7 +101,7 @@ class Claims:
         found = self._queues.usable(queue)
         if found.definition.is_stream:
             raise Refused(f"queue {queue!r} is a stream: read it, there is nothing to claim in it")
-        members = found.group(self._line.open(), group or DEFAULT_GROUP, WORK)
+        members = group_named(found, self._line.open(), group or DEFAULT_GROUP, WORK)
         found.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         return members
@@ -111,9 +112,9 @@ class Claims:
     def _keep(self, members: WorkGroup, holder: Consumer) -> None:
         """Remember those that hold something, and nobody else."""
         for key, other in list(self._holders.items()):
-            if not other.held:
+            if not other.holding:
                 del self._holders[key]
-        if holder.held:
+        if holder.holding:
             holder.group = members
             self._holders[members, holder.name] = holder
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.address import dead_letter_origin, dead_letter_queue, is_address
 from headrace.core.dead_letter import Death, add_death, add_queue_history, birth_of, forget_deaths, is_cycle, routes_of
 from headrace.core.definition import QueueDefinition
+from headrace.core.entry import stamped
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue import DEFAULT_GROUP, Queue
+from headrace.core.readers import group_named
 from headrace.core.turn import Turn
 from headrace.errors import NotFound, Refused
 from headrace.model import Message, Source
@@ -57,7 +59,7 @@ class DeadLetters:
         for target in targets:
             # A damaged queue takes nothing; RabbitMQ drops what would go round for ever.
             if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
-                turn.move(target, target.stamped(letter, death.time_us))
+                turn.move(target, stamped(target, letter, death.time_us))
 
     def _routed(self, exchange: str, key: str, extra_keys: list[str], properties: Properties | None) -> list[Queue]:
         headers = properties.headers if properties is not None else None
@@ -124,7 +126,7 @@ class DeadLetters:
         def send(offset: int, message: Message) -> bool:
             if not _take_out(turn, queue, offset):
                 return False
-            turn.move(target, target.stamped(message, now_us))
+            turn.move(target, stamped(target, message, now_us))
             return True
 
         return self._each(turn, queue, limit, start, send)
@@ -132,7 +134,7 @@ class DeadLetters:
     def _each(self, turn: Turn, queue: Queue, limit: int, start: int, send: Callable[[int, Message], bool]) -> int:
         """Send messages of a queue off, up to both bounds; returns how many went."""
         if not queue.work_groups():
-            queue.group(turn, DEFAULT_GROUP, WORK)
+            group_named(queue, turn, DEFAULT_GROUP, WORK)
         size = moved = 0
         while moved < limit and size < REDRIVE_BYTES and (letters := queue.browse(start, min(limit - moved, 256))):
             for offset, letter in letters:
@@ -149,7 +151,7 @@ class DeadLetters:
         if origin is None or origin is grave or origin.refusal is not None or not _take_out(turn, grave, offset):
             return False
         forget_deaths(properties)
-        turn.move(origin, origin.stamped(self._reborn(letter, properties, exchange, key, now_us), now_us))
+        turn.move(origin, stamped(origin, self._reborn(letter, properties, exchange, key, now_us), now_us))
         return True
 
 

@@ -1,4 +1,4 @@
-"""How much waits in a queue, held against its limits. What is done about it is in disposal.py and queue.py.
+"""How much waits in a queue, held against its limits. What is done about it is in disposal.py and entry.py.
 
 Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and is not stored yet counts too.
 """
@@ -150,7 +150,7 @@ class Depth:
         """What is with consumers, in the group in which that is least."""
         sizes: list[int] = []
         for group in self._queue.work_groups():
-            held = [offset for consumer in group.consumers for offset in consumer.held]
+            held = [offset for consumer in group.consumers for offset in consumer.held()]
             sizes.append(sum([len(self._queue.message(offset).payload) for offset in held]))
         return min(sizes, default=0)
 

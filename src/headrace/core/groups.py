@@ -11,6 +11,7 @@ from headrace.core.line import Line
 from headrace.core.position import parse_position
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
+from headrace.core.readers import group_named, remove_group
 from headrace.core.stream import StreamGroup
 from headrace.errors import NotFound, Refused
 from headrace.storage.group_state import STREAM
@@ -44,12 +45,12 @@ class Groups:
         Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
         """
         queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
-        members = queue.group(self._line.open(), group, STREAM, "", True)
+        members = group_named(queue, self._line.open(), group, STREAM, "", True)
         if not isinstance(members, StreamGroup) or len(members.consumers):
             raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
         members.seek(self._line.open(), offset)
         if queue.definition.retention.keep_until_archived:
-            queue.retain(self._line.open(), self._clock.now_us())
+            queue.disposal.retain(self._line.open(), self._clock.now_us())
 
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""
@@ -62,7 +63,7 @@ class Groups:
         queue = self._queues.find(name)
         members = queue.groups.get(group)
         turn = self._line.open()
-        queue.remove_group(turn, group)
+        remove_group(queue, turn, group)
         if members is not None:
             self._queues.pauses.forget(turn, members)
 

@@ -10,6 +10,7 @@ from headrace.core.delivery import Consumer
 from headrace.core.line import Line
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.queues import INNER_PREFIXES, Queues
+from headrace.core.readers import group_named
 from headrace.core.topology import scoped, unscoped
 from headrace.storage.api import Engine
 from headrace.storage.group_state import WORK
@@ -41,7 +42,7 @@ class InnerQueues:
         queue = self._queues.open_inner(definition)
         self._left.discard(queue.log.name)
         if queue.refusal is None:
-            queue.group(self._line.open(), DEFAULT_GROUP, WORK)
+            group_named(queue, self._line.open(), DEFAULT_GROUP, WORK)
         return queue
 
     def drop(self, queue: Queue) -> None:
@@ -59,7 +60,7 @@ class InnerQueues:
         """Let a consumer have what waits. One that is damaged gives nothing."""
         if queue.refusal is not None:
             return
-        group = queue.group(self._line.open(), DEFAULT_GROUP, WORK)
+        group = group_named(queue, self._line.open(), DEFAULT_GROUP, WORK)
         group.consumers.join(consumer)
         consumer.group = group
         self._line.pump_soon(queue)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
 from headrace.core.confirms import Confirm
+from headrace.core.entry import entered_encoded
 from headrace.core.flow import Flow
 from headrace.core.given import Given
 from headrace.core.memory_logs import MemoryLogs
@@ -374,7 +375,7 @@ class Line:
             turn.done(None)
         for queue, rows in turn.encoded.items():
             if not queue.deleted:
-                queue.appended_encoded(self.turn, rows, self._clock.now_us())
+                entered_encoded(queue, self.turn, rows, self._clock.now_us())
                 self.pump_soon(queue)
         self._use(turn, self._clock.now_us())
         if self._pumps:

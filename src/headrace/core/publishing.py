@@ -1,6 +1,6 @@
 """The way of messages into queues and to subscribers: which are meant, and what is staged for them. No commits.
 
-Who may publish is publisher.py's, what a queue takes is queue.py's, and what becomes of a turn is line.py's.
+Who may publish is publisher.py's, what a queue takes is entry.py's, and what becomes of a turn is line.py's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from headrace.clock import Clock
 from headrace.core.address import is_address, parse_address
 from headrace.core.confirms import Confirm, ConfirmAll
 from headrace.core.delivery import Delivery
+from headrace.core.entry import accept
 from headrace.core.line import Line
 from headrace.core.pubsub import PubSub
 from headrace.core.queue import Queue
@@ -125,7 +126,7 @@ class Publishing:
             if queue.ack_timeout_us and confirm is not None:
                 turn.wait_until(now_us + queue.ack_timeout_us)
             try:
-                queue.accept(turn, message, now_us)
+                accept(queue, turn, message, now_us)
             except HeadraceError as error:
                 refusal = error
         if route is not None:

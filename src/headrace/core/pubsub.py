@@ -6,6 +6,7 @@ No sessions begin or end here: see sessions.py. No queues of clients: publishing
 from typing import TYPE_CHECKING, final
 
 from headrace.core.bounds import Bounds
+from headrace.core.entry import accept
 from headrace.core.envelope import Envelope, marked
 from headrace.core.inner import InnerQueues
 from headrace.core.retained import Retained
@@ -218,7 +219,7 @@ class PubSub:
         sent.count += 1
         sent.is_stored = True
         try:
-            queue.accept(turn, message, message.timestamp_us)
+            accept(queue, turn, message, message.timestamp_us)
         except HeadraceError as error:
             sent.refusal = error
 

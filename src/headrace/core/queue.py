@@ -1,51 +1,79 @@
-"""One queue: what enters it, the groups that read it, when it wakes. What leaves it unread is in disposal.py."""
+"""One queue: its log, its groups, and what they and the broker tell each other.
+
+What it lets in is in entry.py, who reads it in readers.py, what leaves it unread in disposal.py, and what it does in
+time in upkeep.py.
+"""
 
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.address import QUEUE_PREFIX
 from headrace.core.browser import Browser
-from headrace.core.dead_letter import EXPIRED, MAXLEN, Death
-from headrace.core.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
+from headrace.core.dead_letter import Death
+from headrace.core.definition import DROP_HEAD, QueueDefinition, Retention
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
-from headrace.core.follower import is_cursor
+from headrace.core.entry import entered, offer_room
+from headrace.core.given import Given
 from headrace.core.group import Group
-from headrace.core.history import History
+from headrace.core.history import DONE, History
 from headrace.core.position import FIRST, NEXT, TIMESTAMP
 from headrace.core.properties import Codecs, MessageRow
-from headrace.core.retention import is_over, truncation_point
-from headrace.core.stream import StreamGroup
+from headrace.core.readers import restore_groups, send_away
+from headrace.core.statistics import Statistics
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
+from headrace.core.upkeep import expire, plan, see_to, try_again
 from headrace.core.work import WorkGroup
-from headrace.errors import Corrupt, Refused, TooLarge, Unavailable
+from headrace.errors import Corrupt, Refused, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector, parse
 from headrace.storage.api import Encoded, Log
-from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 if TYPE_CHECKING:
     from headrace.core.tail import Tail
 
-RETENTION_US: Final = 300_000_000
 DEFAULT_GROUP: Final = "default"
 ARCHIVE: Final = "archive"
 """The group as which an archive reports how far it is."""
 BROWSE_BYTES: Final = 16 << 20
-_AGAIN_US: Final = 1_000_000
-_EXPIRED_AT_ONCE: Final = 1000
-"""How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
 
 @final
 class Queue:
     """A log with its definition and its groups."""
 
+    # What every message looks at, next to each other: with thousands of queues it is read from memory, line by line.
+    log: Log
+    _takes_bytes: int
+    batches: int
+    batch: int
+    durable: bool
+    is_stream: bool
+    is_synced: bool
+    is_limited: bool
+    may_run_ahead: bool
+    deleted: bool
+    is_overdue: bool
+    unsynced: int
+    _synced_to: int
+    due: int
+    refusal: Corrupt | None
+    _group_list: tuple[Group, ...]
+    browsers: tuple[Browser, ...]
+    awaited_bytes: int
+    _history: History | None
+    lease_us: int
+    given: Given | None
+    statistics: Statistics
+    _wake_us: int
+    touched: int
+    disposal: Disposal
+
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
     ) -> None:
-        self._around = around
+        self.around = around
         self._codecs = codecs
         self.definition = definition
         self.name = definition.name
@@ -61,12 +89,12 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
-        self._group_list: tuple[Group, ...] = ()
+        self._group_list = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
         loops over this, at a third of what a list of the dictionary's values takes."""
-        self.browsers: tuple[Browser, ...] = ()
+        self.browsers = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
-        self.refusal: Corrupt | None = None
+        self.refusal = None
         self.may_run_ahead = not self.is_stream
         """Whether messages may be delivered before they are synced."""
         self.unsynced = 0
@@ -87,41 +115,41 @@ class Queue:
         """The number of the turn that knows that something was settled here."""
         self.due = 0
         """The round in which it delivers: see line.py."""
-        self._depth = Depth(self)
-        self.is_limited = self._depth.is_limited
+        self.depth = Depth(self)
+        self.is_limited = self.depth.is_limited
         """What the depth says, without a look at it."""
-        self._disposal = Disposal(self, self._depth)
+        self.disposal = Disposal(self, self.depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
-        self._used_us = now_us
+        self.used_us = now_us
         self._wake_us = 0
-        self._retention_at_us = 0
-        self._is_overdue = False
-        self._is_stalled = False
+        self.retention_at_us = 0
+        self.is_overdue = False
+        self.is_stalled = False
         """Whether messages could not be read when they should have been delivered."""
+        self._restore(now_us)
+
+    def _restore(self, now_us: int) -> None:
+        """Go on with what is stored. What is damaged is refused, and everything else goes on."""
         try:
-            self._restore(now_us)
+            self._restore_groups()
+            if self.log.next_offset > self.log.first_offset:
+                self.depth.count()
+                self.wake_at(now_us)  # for what ran out while nobody looked
+            plan(self, now_us)
         except Corrupt as error:
             self.refusal = error
         self._look_at_entry()
 
-    def _restore(self, now_us: int) -> None:
-        for state in self._restore_groups():
-            for offset, entry in state.pending.items():
-                if self._history is not None and entry.consumer:
-                    claimed_us = entry.due_us - self.definition.lease_ms * 1000
-                    self._history.claimed(state.name, offset, entry.consumer, claimed_us)
-        if self.log.next_offset > self.log.first_offset:
-            self._depth.count()
-            self.wake_at(now_us)  # for what ran out while nobody looked
-        self._plan(now_us)
-
-    def _restore_groups(self) -> list[GroupState]:
-        """Have the groups that are stored; what places other queues have in this one is theirs alone."""
-        states = [state for state in self.log.groups.values() if not is_cursor(state.name)]
+    def _restore_groups(self) -> None:
+        states, history = restore_groups(self), self._history
+        if history is None:
+            return
         for state in states:
-            self._add_group(state.copy(), True)
-        return states
+            for offset, entry in state.pending.items():
+                if entry.consumer:
+                    claimed_us = entry.due_us - self.definition.lease_ms * 1000
+                    history.claimed(state.name, offset, entry.consumer, claimed_us)
 
     @property
     def has_history(self) -> bool:
@@ -130,21 +158,9 @@ class Queue:
 
     @property
     def auto_commit_us(self) -> int:
-        return self._around.auto_commit_us
+        return self.around.auto_commit_us
 
     # -- what it is --------------------------------------------------------------------------------------------------
-
-    def loss(self, definition: QueueDefinition, now_us: int) -> int:
-        """How many messages would go at once if the queue became this."""
-        if definition.is_stream:
-            before, after = [
-                truncation_point(self.log, kept, self.retention_floor(kept), now_us)
-                for kept in (self.definition.retention, definition.retention)
-            ]
-            return max(0, after - max(before, self.first_offset))
-        if definition.overflow != DROP_HEAD:
-            return 0
-        return self._depth.loss(definition)
 
     def alter(self, turn: Turn, definition: QueueDefinition, is_start: bool, now_us: int) -> None:
         """Be what this definition says, of the same type and durability; what it leaves no room for goes.
@@ -161,37 +177,20 @@ class Queue:
             self._history = History(definition.name) if has_history else None
         if is_start:
             self.groups.clear()
-            self._list_groups()
-            self._restore_groups()
-        self._depth.limit(definition)
+            self.look_at_groups()
+            restore_groups(self)
+        self.depth.limit(definition)
         self._look_at_entry()
-        self._depth.count()
+        self.depth.count()
         if definition.is_stream:
-            self._disposal.retain(turn, now_us)
+            self.disposal.retain(turn, now_us)
         elif definition.overflow == DROP_HEAD:
-            self._disposal.drop_surplus(turn, now_us)
-        self._offer_room()
-        self._plan(now_us)
+            self.disposal.drop_surplus(turn, now_us)
+        if self.awaited_bytes >= 0:
+            offer_room(self)
+        plan(self, now_us)
 
     # -- what enters -------------------------------------------------------------------------------------------------
-
-    def accept(self, turn: Turn, message: Message, now_us: int) -> None:
-        """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
-        if self.refusal is not None:
-            raise self.refusal
-        definition = self.definition
-        if len(message.payload) > definition.max_message_bytes:
-            raise TooLarge(
-                f"a message of {len(message.payload)} bytes is too large for queue {self.name!r}: "
-                f"{definition.max_message_bytes} at most"
-            )
-        if self._depth.is_limited:
-            if definition.overflow != DROP_HEAD and self._depth.is_full(message):
-                if definition.overflow == REJECT_PUBLISH_DLX:
-                    self.dead_letter(turn, message, "", self.log.next_offset, 0, MAXLEN, now_us)
-                raise Refused(f"queue {self.name!r} is full: it holds {self.messages} messages and takes no more")
-            self._depth.stage(message)
-        turn.publish(self, message if definition.message_ttl_ms is None else self.stamped(message, now_us))
 
     def takes_all(self, largest_bytes: int) -> bool:
         """Whether messages up to that size go into the log as they are, however many and whatever they say."""
@@ -200,68 +199,20 @@ class Queue:
     def _look_at_entry(self) -> None:
         """Something changed that decides on what may enter."""
         definition = self.definition
-        self.is_limited = self._depth.is_limited
+        self.is_limited = self.depth.is_limited
         is_open = self.refusal is None and self.selector is None and not self.is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
 
-    def takes(self, message: Message) -> bool:
-        """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
-        room as soon as there is."""
-        if self._depth.is_limited:
-            if self.definition.overflow != DROP_HEAD and self._depth.is_full(message):
-                self.awaited_bytes = len(message.payload)
-                return False
-            self._depth.stage(message)
-        return True
-
-    def _offer_room(self) -> None:
-        if self.awaited_bytes < 0:
-            return
-        try:
-            is_full = self._depth.is_full_for(1, self.awaited_bytes)
-        except Corrupt as error:
-            self.refuse(error)
-            return
-        except Unavailable:
-            return  # it is looked at again when something is delivered
-        if not is_full:
-            self.awaited_bytes = -1
-            self._around.has_room(self)
-
-    def accept_encoded(self, turn: Turn, rows: Encoded, now_us: int) -> None:
-        """The same for many messages at once, of which all are taken or none."""
-        if self.refusal is not None:
-            raise self.refusal
-        definition = self.definition
-        if rows.largest_bytes > definition.max_message_bytes:
-            raise TooLarge(
-                f"a message of {rows.largest_bytes} bytes is too large for queue {self.name!r}: "
-                f"{definition.max_message_bytes} at most"
-            )
-        if self._depth.is_limited:
-            if definition.overflow != DROP_HEAD and self._depth.is_full_for(rows.count, rows.payload_bytes):
-                raise Refused(
-                    f"queue {self.name!r} has no room for {rows.count} messages: it holds {self.messages} of them"
-                )
-            self._depth.stage_many(rows.count, rows.payload_bytes)
-        ttl_ms = definition.message_ttl_ms
-        turn.publish_encoded(self, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us))
-
     def unstaged_encoded(self, rows: list[Encoded]) -> None:
         """What was accepted in bulk is in the log now, or it never will be."""
-        if self._depth.is_limited:
+        if self.depth.is_limited:
             for each in rows:
-                self._depth.stage_many(-each.count, -each.payload_bytes)
-
-    def appended_encoded(self, turn: Turn, rows: list[Encoded], now_us: int) -> None:
-        """These are in the log now."""
-        first_expiry_us = min([each.first_expiry_us for each in rows if each.first_expiry_us], default=0)
-        self._appended(turn, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
+                self.depth.stage_many(-each.count, -each.payload_bytes)
 
     def unstaged(self, messages: list[Message]) -> None:
         """What was accepted is in the log now, or it never will be."""
         if self.is_limited:
-            self._depth.unstage(messages)
+            self.depth.unstage(messages)
 
     def admits(self, message: Message) -> bool:
         """Whether the queue's filter expression lets the message in; one with unreadable properties stays out."""
@@ -274,27 +225,6 @@ class Queue:
         except Refused:
             return False
 
-    def stamped(self, message: Message, now_us: int) -> Message:
-        """The message with this queue's time to live, where that ends before its own.
-
-        For one that is to be delivered later, the time to live begins then.
-        """
-        ttl_ms = self.definition.message_ttl_ms
-        if ttl_ms is None:
-            return message
-        expires_us = max(now_us, message.not_before_us) + ttl_ms * 1000
-        if message.expires_us and message.expires_us <= expires_us:
-            return message
-        return Message(
-            message.source,
-            message.payload,
-            message.timestamp_us,
-            message.properties,
-            message.priority,
-            expires_us,
-            message.not_before_us,
-        )
-
     def appended(self, turn: Turn, messages: list[Message], now_us: int) -> None:
         """These messages are in the log now."""
         first_expiry_us = 0
@@ -304,37 +234,12 @@ class Queue:
                 first_expiry_us = expires_us
         if first_expiry_us or self.is_stream or self.is_limited:
             size_bytes = sum([len(message.payload) for message in messages]) if self.is_limited else 0
-            self._appended(turn, first_expiry_us, size_bytes, now_us)
-
-    def _appended(self, turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
-        try:
-            if first_expiry_us:
-                self._expect(turn, first_expiry_us, now_us)
-            if self._depth.is_limited:
-                self._depth.add(size_bytes)
-                self.pump(turn, now_us)  # what goes out at once does not count
-                self._disposal.drop_surplus(turn, now_us)
-            self.grown()
-            if self.is_stream and is_over(self.log, self.definition.retention):
-                self._disposal.retain(turn, now_us)
-        except Corrupt as error:
-            self.refuse(error)
-        except Unavailable:
-            self._try_again(now_us)
+            entered(self, turn, first_expiry_us, size_bytes, now_us)
 
     def grown(self) -> None:
         """There may be more for the queues that are filled from this one."""
         if self.tail is not None:
-            self._around.grew(self)
-
-    def _expect(self, turn: Turn, expires_us: int, now_us: int) -> None:
-        if expires_us > now_us:
-            self.wake_at(expires_us)
-            return
-        # RabbitMQ's rule for a time to live of 0: now to a consumer that waits, or never. Its time was up while it
-        # was being stored, so the consumers are asked as of the last moment before.
-        self.pump(turn, expires_us - 1)
-        self._expire(turn, now_us)
+            self.around.grew(self)
 
     # -- what is read ------------------------------------------------------------------------------------------------
 
@@ -347,7 +252,7 @@ class Queue:
     @property
     def first_offset(self) -> int:
         """Where the log begins, what is on its way out not counted."""
-        return max(self.log.first_offset, self._disposal.truncated)
+        return max(self.log.first_offset, self.disposal.truncated)
 
     @property
     def safe_offset(self) -> int:
@@ -373,10 +278,6 @@ class Queue:
         if kind == NEXT:
             return self.log.next_offset
         return self.log.find(value) if kind == TIMESTAMP else value
-
-    def look_at_readers(self) -> None:
-        """Groups came or went, or their members: some must not have messages that are not synced."""
-        self.may_run_ahead = not self.is_stream and all([group.may_run_ahead for group in self._group_list])
 
     @property
     def unsettled(self) -> int:
@@ -448,70 +349,27 @@ class Queue:
         for group in self._group_list:
             group.on_truncated(turn, first)
 
-    def skip(self, turn: Turn, group: Group) -> None:
-        """Have a group of this stream go on at the end."""
-        if isinstance(group, StreamGroup):
-            group.seek(turn, self.log.next_offset)
-
-    def retain(self, turn: Turn, now_us: int) -> None:
-        """Drop what retention allows."""
-        self._disposal.retain(turn, now_us)
-
     # -- groups ------------------------------------------------------------------------------------------------------
 
-    def group(self, turn: Turn, name: str, mode: int, key_filter: str = "", auto_commit: bool = True) -> Group:
-        """The group of that name, new if need be. Raises Refused when it is of the other mode."""
-        group = self.groups.get(name)
-        if group is None:
-            if is_cursor(name):
-                raise Refused(f"group {name!r} of queue {self.name!r} is the broker's own; use another name")
-            start = self.first_offset
-            turn.commit_for(self).create_group(self.log.name, name, mode, key_filter, start)
-            group = self._add_group(GroupState(name, mode, key_filter, start), auto_commit)
-            self._depth.count()
-        elif group.state.mode != mode:
-            raise Refused(
-                f"ErrGroupModeMismatch: group {name!r} of queue {self.name!r} is in {MODE_NAMES[group.state.mode]} "
-                f"mode; use another group, or delete this one first"
-            )
-        elif group.state.filter != key_filter:
-            raise Refused(f"group {name!r} of queue {self.name!r} has the filter {group.state.filter!r}")
-        return group
-
-    def _add_group(self, state: GroupState, auto_commit: bool) -> Group:
-        group: Group = WorkGroup(self, state) if state.mode == WORK else StreamGroup(self, state, auto_commit)
-        self.groups[state.name] = group
-        self._list_groups()
-        return group
-
-    def _list_groups(self) -> None:
+    def look_at_groups(self) -> None:
+        """Groups came or went."""
         self._group_list = tuple(self.groups.values())
         self.look_at_readers()
 
+    def look_at_readers(self) -> None:
+        """Groups came or went, or their members: some must not have messages that are not synced."""
+        self.may_run_ahead = not self.is_stream and all([group.may_run_ahead for group in self._group_list])
+
     def work_groups(self) -> list[WorkGroup]:
         return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
-
-    def remove_group(self, turn: Turn, name: str) -> None:
-        """Forget a group. Raises Refused while it has consumers or when there is none."""
-        group = self.groups.get(name)
-        if group is None:
-            raise Refused(f"queue {self.name!r} has no group {name!r}")
-        if len(group.consumers):
-            raise Refused(f"group {name!r} of queue {self.name!r} has consumers; they must leave first")
-        del self.groups[name]
-        self._list_groups()
-        group.close()
-        turn.commit_for(self).delete_group(self.log.name, name)
-        turn.touch(self)
-        self._depth.count()
 
     def pump(self, turn: Turn, now_us: int) -> None:
         """Deliver to everybody who has room."""
         if self.is_gone:
             return
         try:
-            if self._is_overdue:
-                self._expire(turn, now_us)
+            if self.is_overdue:
+                expire(self, turn, now_us)
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
@@ -519,15 +377,16 @@ class Queue:
                 has_members = group.only is not None or len(group.consumers) > 0
                 if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
                     group.pump(turn, now_us)
-            self._offer_room()
+            if self.awaited_bytes >= 0:
+                offer_room(self)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
-            self._try_again(now_us)
+            try_again(self, now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
-        self._around.pump_soon(self)
+        self.around.pump_soon(self)
 
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         group = consumer.group
@@ -541,39 +400,23 @@ class Queue:
         if self.refusal is None:
             self.refusal = error
             self._look_at_entry()
-            self.let_consumers_go()
-
-    def let_consumers_go(self) -> None:
-        """The queue is gone for its consumers: they hold nothing of it any more, and are told."""
-        for group in self.groups.values():
-            consumers = list(group.consumers)
-            group.close()
-            for consumer in consumers:
-                if consumer.cancelled is not None:
-                    consumer.cancelled()
-        browsers, self.browsers = self.browsers, ()
-        for browser in browsers:
-            browser.ended()
+            send_away(self)
 
     # -- what leaves -------------------------------------------------------------------------------------------------
-
-    def expire(self, turn: Turn, offset: int, message: Message, now_us: int) -> None:
-        """The message's time is over, for all groups at once, and it is one dead letter."""
-        self._disposal.give_up(turn, offset, message, EXPIRED, now_us)
 
     def settled(self, message: Message) -> None:
         """A group is done with a message."""
         if self.is_limited:
-            self._depth.settled(message)
+            self.depth.settled(message)
 
     def settled_all(self, turn: Turn, group: Group, deliveries: list[Delivery], now_us: int) -> None:
         """A group is done with these, well."""
-        if self.is_limited and self._depth.counts_bytes:
+        if self.is_limited and self.depth.counts_bytes:
             for delivery in deliveries:
-                self._depth.settled(delivery.message)
+                self.depth.settled(delivery.message)
         if self._history is not None:
             for delivery in deliveries:
-                self.note_end(turn, group, delivery.offset, delivery.attempts, "done", now_us)
+                self.note_end(turn, group, delivery.offset, delivery.attempts, DONE, now_us)
 
     def dead_letter(
         self, turn: Turn, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int
@@ -584,84 +427,42 @@ class Queue:
         self.statistics.died(reason)
         if self.definition.has_dead_letters:
             death = Death(self.name, reason, group, attempts, offset, now_us)
-            self._around.dead_letter(turn, self, message, death)
+            self.around.dead_letter(turn, self, message, death)
 
-    def purge(self, turn: Turn) -> int:
-        """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
-        return self._disposal.purge(turn)
+    def cut(self, turn: Turn, group: WorkGroup) -> int:
+        """Below which offset the log's messages may go now that this group settled some; 0 for none.
+
+        Where there are others to ask, that is found out when the turn ends.
+        """
+        if self.is_limited or not self.durable or self.is_stream or turn.is_rehearsal or len(self._group_list) != 1:
+            turn.touch(self)
+            return 0
+        return self.disposal.cut(turn, group.state.committed)
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
         if not (self.is_stream or self.is_gone or not self._group_list):
-            self._disposal.trim(turn, self.floor())
-        self._offer_room()
+            self.disposal.trim(turn, self.floor())
+        if self.awaited_bytes >= 0:
+            offer_room(self)
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def touch(self, now_us: int) -> None:
         """Somebody uses the queue: its time to live begins anew."""
-        self._used_us = now_us
-        self._plan(now_us)
+        self.used_us = now_us
+        plan(self, now_us)
 
     def wake_at(self, time_us: int) -> None:
         """Have `on_time` called then, or earlier."""
         if not self._wake_us or time_us < self._wake_us:
             self._wake_us = time_us
-            self._around.wake_at(self, time_us)
+            self.around.wake_at(self, time_us)
 
     def on_time(self, turn: Turn, now_us: int) -> None:
         """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
         self._wake_us = 0
-        lifetime_us = self.definition.lifetime_ms * 1000
-        if lifetime_us and not self.consumers and now_us >= self._used_us + lifetime_us:
-            self._around.drop(self)
-            return
-        if self.is_gone:
-            return
-        try:
-            for group in list(self.groups.values()):
-                group.on_time(turn, now_us)
-            self._expire(turn, now_us)
-            if self._retention_at_us and self._retention_at_us <= now_us:
-                self._retention_at_us = 0
-                self._disposal.retain(turn, now_us)
-        except Corrupt as error:
-            self.refuse(error)
-        except Unavailable:
-            self._try_again(now_us)
-        if self._is_stalled:
-            self._is_stalled = False
-            self.pump_soon()
-        self._plan(now_us)
-
-    def _try_again(self, now_us: int) -> None:
-        """Messages cannot be read now: deliver later."""
-        self._is_stalled = True
-        self.wake_at(now_us + _AGAIN_US)
-
-    def _expire(self, turn: Turn, now_us: int) -> None:
-        self._is_overdue = False
-        if self.definition.is_stream:
-            return
-        again_us = self._disposal.expire_head(turn, now_us, _EXPIRED_AT_ONCE)
-        if again_us > now_us:
-            self.wake_at(again_us)
-        elif again_us:
-            self._is_overdue = True
-            self.pump_soon()
-
-    def _plan(self, now_us: int) -> None:
-        """Ask to be woken for whatever comes next."""
-        for group in self.groups.values():
-            due_us = group.next_due_us()
-            if due_us:
-                self.wake_at(due_us)
-        lifetime_ms = self.definition.lifetime_ms
-        if lifetime_ms and not self.consumers:
-            self.wake_at(self._used_us + lifetime_ms * 1000)
-        if self.definition.is_stream and self.definition.retention.max_age_ms:
-            self._retention_at_us = self._retention_at_us or now_us + RETENTION_US
-            self.wake_at(self._retention_at_us)
+        see_to(self, turn, now_us)
 
     # -- history -----------------------------------------------------------------------------------------------------
 
@@ -675,4 +476,4 @@ class Queue:
         """Write down how a message ended in a group, where that is to be kept."""
         if self._history is not None and not turn.is_rehearsal:
             entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
-            turn.move(self._around.history_of(turn, self), entry)
+            turn.move(self.around.history_of(turn, self), entry)

@@ -3,8 +3,8 @@
 from typing import Final, final
 
 from headrace.core.follower import is_cursor
-from headrace.core.group import Group
 from headrace.core.queue import Queue
+from headrace.core.stream import StreamGroup
 from headrace.core.turn import Turn
 from headrace.errors import PreconditionFailed, Refused
 from headrace.storage.api import Commit
@@ -26,7 +26,7 @@ class Replacement:
         self._before = before
         self._end = 0
         self._new_end = 0
-        self._caught_up: list[Group] = []
+        self._caught_up: list[StreamGroup] = []
 
     def hold(self, turn: Turn, is_held: bool = True) -> None:
         """Have the queues that are filled from the stream stay where they are until it happened, or did not."""
@@ -66,7 +66,9 @@ class Replacement:
         for name, state in log.groups.items():
             if is_cursor(name) and state.committed >= end:
                 commit.commit_offset(log.name, name, self._new_end)
-        self._caught_up = [group for group in queue.groups.values() if group.state.committed >= end]
+        self._caught_up = [
+            group for group in queue.groups.values() if isinstance(group, StreamGroup) and group.state.committed >= end
+        ]
 
     def happened(self, turn: Turn) -> None:
         """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
@@ -75,4 +77,4 @@ class Replacement:
             self._queue.tail.replaced(self._end, self._new_end)
         for group in self._caught_up:
             if self._queue.groups.get(group.name) is group:
-                self._queue.skip(turn, group)
+                group.seek(turn, self._queue.log.next_offset)

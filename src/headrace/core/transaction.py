@@ -10,6 +10,7 @@ from typing import Final, final
 from headrace.core.confirms import Confirm
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
+from headrace.core.entry import accept
 from headrace.core.given import store_claim
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.history import DONE
@@ -64,14 +65,14 @@ class Transaction:
         taken = 0
         for queue in queues:
             if queue.admits(message):
-                queue.accept(self._turn, message, self._now_us)
+                accept(queue, self._turn, message, self._now_us)
                 taken += 1
         return taken
 
     def settle(self, delivery: Delivery, outcome: int) -> None:
         """Raises Refused when it is not pending any more."""
         group, queue, offset = delivery.group, delivery.group.queue, delivery.offset
-        if queue.is_gone or offset not in delivery.consumer.held:
+        if queue.is_gone or not delivery.consumer.holds(offset):
             raise Refused(f"offset {offset} of {queue.name!r} is not pending any more")
         if not isinstance(group, WorkGroup):
             self._read.append((delivery, outcome))
@@ -116,7 +117,7 @@ class Transaction:
             lease.is_claimed = False
         for group, lease, _, delivery in self._held:
             holder = lease.consumer
-            if delivery.offset not in holder.held:
+            if not holder.holds(delivery.offset):
                 continue  # gone with its queue
             if delivery.consumer.group is not group:
                 group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
@@ -141,7 +142,7 @@ class Transaction:
         rehearsal.is_rehearsal = True
         for group, lease, outcome, delivery in self._held:
             queue, offset = group.queue, delivery.offset
-            if queue.is_gone or offset not in lease.consumer.held:
+            if queue.is_gone or not lease.consumer.holds(offset):
                 continue
             if end := self._end(queue, lease, outcome):
                 queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
@@ -149,7 +150,7 @@ class Transaction:
             turn.touch(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:
-            if delivery.offset in delivery.consumer.held:
+            if delivery.consumer.holds(delivery.offset):
                 delivery.group.settle(turn, delivery.consumer, delivery.offset, outcome, self._now_us)
                 delivery.group.queue.pump_soon()
 

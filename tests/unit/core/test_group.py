@@ -662,7 +662,7 @@ def test_a_group_whose_log_was_truncated_under_it_goes_on_at_the_new_beginning()
     inbox = house.consume("orders", credit=2)
     queue = house.broker.queue("orders")
 
-    queue._disposal.truncate(house.broker._line.open(), 5)
+    queue.disposal.truncate(house.broker._line.open(), 5)
     queue.pump_soon()
     house.run()
 

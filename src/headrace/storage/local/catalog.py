@@ -89,7 +89,11 @@ class Catalog:
             if group is None:
                 group = self._stage_new(step, staged)
             staged.groups.append(group)
-            write_step(staged.operations, step, group.log.id, group.id)
+            log = group.log
+            write_step(staged.operations, step, log.id, group.id)
+            if step.cut:
+                step.cut = min(step.cut, log.staged_next)
+                write_truncate(staged.operations, log.id, step.cut)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
@@ -187,14 +191,19 @@ class Catalog:
                 group.state.apply_progress(step)
             if seq > group.pending_seq:
                 group.state.apply_pending(step)
+            if step.cut:
+                self._cut(group.log, step.cut)
         for log, before in batch.cuts:
-            self.tail_bytes -= log.truncate(before)
-            self.trim(log)
+            self._cut(log, before)
         for change in batch.changes:
             if change.kind in (PUT, DELETE):
                 self.table(change.table).put(change.key, change.value)
             elif change.kind == DROP_LOG and change.log is not None:
                 self._apply_drop(change, change.log)
+
+    def _cut(self, log: LocalLog, before: int) -> None:
+        self.tail_bytes -= log.truncate(before)
+        self.trim(log)
 
     def _append(self, batch: Batch) -> None:
         """Add the messages of a batch to the tails of their logs."""
@@ -216,11 +225,11 @@ class Catalog:
                 row_bytes = block.row_bytes + MESSAGE_BYTES
             if count >= MERGE_ROWS:
                 added += log.append_rows(base, block, row, count)
+            elif count == 1 and messages:
+                log.append_one(base, messages[row], row_bytes)
+                added += row_bytes
             else:
-                if count == 1 and messages:
-                    few = [messages[row]]  # a hundred instructions less than a slice
-                else:
-                    few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
+                few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count
@@ -228,7 +237,7 @@ class Catalog:
 
     def tails(self) -> list[LocalLog]:
         """The logs with messages that are in no segment yet."""
-        for log in [log for log in self._tails if not log.tail]:
+        for log in [log for log in self._tails if not log.has_tail]:
             self._tails.discard(log)
             log.is_in_tails = False
         return list(self._tails)
