@@ -215,7 +215,7 @@ class WorkGroup(Group):
 
     def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
-        self.leases.end(offset)
+        self.leases.let_go(lease)
         consumer.release(offset)
         if outcome == ACK:
             self.finish_one(turn, offset, lease.message, lease.attempts, now_us)
