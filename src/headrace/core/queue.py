@@ -60,7 +60,7 @@ class Queue:
     _synced_to: int
     due: int
     refusal: Corrupt | None
-    _group_list: tuple[Group, ...]
+    _only_group: Group | None
     browsers: tuple[Browser, ...]
     awaited_bytes: int
     _history: History | None
@@ -70,6 +70,7 @@ class Queue:
     _wake_us: int
     touched: int
     cut_below: int
+    _group_list: tuple[Group, ...]
 
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
@@ -90,6 +91,8 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
+        self._only_group = None
+        """The group, if there is one."""
         self._group_list = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
         loops over this, at a third of what a list of the dictionary's values takes."""
@@ -360,6 +363,7 @@ class Queue:
     def look_at_groups(self) -> None:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
+        self._only_group = self._group_list[0] if len(self._group_list) == 1 else None
         self.look_at_readers()
         self.look_at_exit()
 
@@ -380,16 +384,22 @@ class Queue:
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
-            for group in self._group_list:  # a consumer may join another group while it is delivered to
-                has_members = group.only is not None or len(group.consumers) > 0
-                if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
-                    group.pump(turn, now_us)
+            if self._only_group is not None:
+                self._pump(turn, self._only_group, now_us)
+            else:
+                for group in self._group_list:  # a consumer may join another group while it is delivered to
+                    self._pump(turn, group, now_us)
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
             try_again(self, now_us)
+
+    def _pump(self, turn: Turn, group: Group, now_us: int) -> None:
+        has_members = group.only is not None or len(group.consumers) > 0
+        if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
+            group.pump(turn, now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
@@ -454,7 +464,7 @@ class Queue:
     def look_at_exit(self) -> None:
         """Something changed that decides on how messages leave."""
         is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
-        self._is_cut_at_once = is_plain and len(self._group_list) == 1
+        self._is_cut_at_once = is_plain and self._only_group is not None
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

@@ -398,7 +398,8 @@ class WorkGroup(Group):
         queue = self.queue
         queue.settled(message)
         self._forget(offset)
-        turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step = turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step.at = queue.log
 
     def _forget(self, offset: int) -> None:
         if self.state.has_pending:
