@@ -329,10 +329,7 @@ class Catalog:
 
     def _undamaged(self, name: str, at: Log | None) -> LocalLog:
         """The same. Raises Corrupt when it is damaged, and Refused when there can be no log of that name."""
-        if isinstance(at, LocalLog) and not (at.dropped or self._staged_drops):
-            log = at
-        else:
-            log = self._staging(name)
+        log = at if isinstance(at, LocalLog) and not (at.dropped or self._staged_drops) else self._staging(name)
         if log.damage is not None:
             raise log.damage
         if log.id == 0:
