@@ -32,6 +32,11 @@ def said(kind: int, user: list[tuple[str, str]] | None = None, **values: object)
     return properties
 
 
+def told(message: paho.MQTTMessage) -> dict[str, str]:
+    """The user properties of a message."""
+    return dict(message.properties.UserProperty)  # type: ignore[union-attr]
+
+
 class _PatientClient(paho.Client):
     """Connects again when it is allowed to: each attempt in vain makes paho forget that a message was released, so that
     it publishes it once more."""

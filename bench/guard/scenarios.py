@@ -25,6 +25,7 @@ from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
 from headrace.protocols.amqp091.encoding import DeliverEncoder
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
+from headrace.protocols.amqp091.subscription import Tags
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
 from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5
@@ -102,11 +103,12 @@ def amqp091() -> Iterator[tuple[str, Run]]:
     decoder.feed(PROTOCOL_HEADER + publish)
     encoder = DeliverEncoder(1, "ctag1.0", FRAME_MAX_SIZE)
     source = Source("orders", "", "guard", "amqp091")
+    tags = Tags()
 
     def encode() -> None:
         out: list[bytes] = []
         for tag in range(COUNT):
-            encoder.encode(out, source, tag, False, PERSISTENT, PAYLOAD)
+            encoder.encode(out, source, tags.encoded(tag), False, PERSISTENT, PAYLOAD)
         b"".join(out)
 
     yield "AMQP 0-9-1, decode publish", lambda: decoder.feed(publish * COUNT)

@@ -17,6 +17,7 @@ from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.modes import mode_to_join
 from headrace.core.properties import Properties
 from headrace.core.queue import Queue
 from headrace.core.transaction import Publish
@@ -192,8 +193,12 @@ class EmbeddedBroker:
         credit: int = DEFAULT_CREDIT,
         key_filter: str = "",
         position: object = None,
+        mode: str = "",
     ) -> AsyncIterator[AsyncIterator[Received]]:
-        """Become a consumer of a queue for the length of a block; what it leaves unsettled goes back in line."""
+        """Become a consumer of a queue for the length of a block; what it leaves unsettled goes back in line.
+
+        With the mode `work` a group shares the messages of a stream out as those of a work queue.
+        """
         arrived: asyncio.Queue[Received] = asyncio.Queue()
 
         def deliver(deliveries: list[Delivery]) -> None:
@@ -201,7 +206,8 @@ class EmbeddedBroker:
                 arrived.put_nowait(Received(self.core, delivery))
 
         consumer = Consumer(name, deliver, credit)
-        self.core.consume(queue, consumer, group, key_filter, position=position)
+        joined = mode_to_join(self.core.queue(queue), group, mode)
+        self.core.consume(queue, consumer, group, key_filter, joined, position)
         try:
             yield _each(arrived)
         finally:

@@ -36,6 +36,7 @@ from headrace.protocols.amqp091.fields import (
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import decode_properties, encode_properties, with_headers
+from headrace.protocols.amqp091.subscription import Tags
 
 _names = st.text(max_size=20)
 _scalars = st.one_of(
@@ -301,7 +302,7 @@ def test_a_delivery_is_written_as_its_frames(exchange: str, key: str, tag: int, 
     slow = encode_method(7, commands.Basic.Deliver, fields) + encode_content(7, b"\0\0", body, 108)
 
     out: list[bytes] = []
-    DeliverEncoder(7, "c", 108).encode(out, source, tag, redelivered, b"\0\0", body)
+    DeliverEncoder(7, "c", 108).encode(out, source, Tags().encoded(tag), redelivered, b"\0\0", body)
     assert b"".join(out) == slow
 
 
@@ -317,9 +318,10 @@ def test_deliveries_with_a_number_are_those_with_one_more_header(
     plain = DeliverEncoder(7, "c", 108)
     found: list[bytes] = []
     expected: list[bytes] = []
+    tags = Tags()
     for tag, (properties, redelivered, body) in enumerate(given_):
-        numbered.encode(found, source, tag, redelivered, properties, body, number + tag)
+        numbered.encode(found, source, tags.encoded(tag), redelivered, properties, body, number + tag)
         more = with_headers(properties, encode_shortstr("n") + b"l" + (number + tag).to_bytes(8, "big"))
-        plain.encode(expected, source, tag, redelivered, more, body)
+        plain.encode(expected, source, tag.to_bytes(8, "big"), redelivered, more, body)
 
     assert b"".join(found) == b"".join(expected)

@@ -175,7 +175,7 @@ class Engines(RuleBasedStateMachine):
         if kind == 0:
             commit.claim(log, group, start, stop, "consumer-1", 77)
         elif kind == 1:
-            commit.ack(log, group, start, stop)
+            commit.ack(log, group, start, stop, stop if count % 3 == 0 else 0)
         elif kind == 2:
             commit.bury(log, group, start, stop)
         elif kind == 3:

@@ -181,7 +181,7 @@ class Consuming:
 
     @property
     def prefetch(self) -> int:
-        limit = self.consumer.credit.limit
+        limit = self.consumer.limit
         return 0 if limit >= UNLIMITED else limit
 
     @property
@@ -217,7 +217,7 @@ def consumer_to_json(host: str, found: Consuming) -> dict[str, object]:
         "prefetch": found.prefetch,
         "priority": found.consumer.priority,
         "ack_required": not found.consumer.auto_ack,
-        "unsettled": len(found.consumer.held),
+        "unsettled": found.consumer.holding,
         "is_active": found.is_active,
     }
 

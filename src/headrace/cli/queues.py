@@ -1,4 +1,4 @@
-"""`headrace queues`: list, show, declare, delete, purge."""
+"""`headrace queues`: list, show, history, declare, delete, purge."""
 
 import json
 from typing import Annotated, Any, Final
@@ -61,11 +61,38 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "bindings": queue["bindings"],
         "arguments": queue["arguments"],
     }
-    if queue["definition"]["filter"]:
-        facts["filter"] = queue["definition"]["filter"]
+    for said in ("description", "filter"):
+        if queue["definition"][said]:
+            facts[said] = queue["definition"][said]
     if queue["source"] is not None:
         facts |= _source(queue["source"])
     print_facts(facts, as_json, queue)
+
+
+@app.command(epilog=examples("headrace queues history orders", "headrace queues history orders --limit 1000 --json"))
+@connected
+def history(
+    client: Client,
+    as_json: bool,
+    name: Name,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="The first place that is looked at.")] = 0,
+) -> None:
+    """Show how messages ended and who had them, oldest first: of queues with the setting `history`."""
+    found = client.get(*client.queue(name, "history"), limit=limit, offset=offset)
+    print_rows(
+        [
+            ("at", lambda entry: entry["at"]),
+            ("offset", lambda entry: entry["offset"]),
+            ("group", lambda entry: entry["group"]),
+            ("outcome", lambda entry: entry["outcome"]),
+            ("deliveries", lambda entry: entry["deliveries"]),
+            ("claimed by", lambda entry: ", ".join(attempt["consumer"] for attempt in entry["attempts"])),
+            ("ended", lambda entry: entry["ended_at"]),
+        ],
+        found["items"],
+        as_json,
+    )
 
 
 def _source(source: dict[str, Any]) -> dict[str, object]:
@@ -111,6 +138,8 @@ def declare(
     source_from: Annotated[
         str, typer.Option("--from", help="Where it begins there: earliest, latest, an offset, timestamp=TIME.")
     ] = "",
+    description: Annotated[str, typer.Option(help="What it is for, in words.")] = "",
+    history: Annotated[str, typer.Option(help="How long it is kept who had a message and how it ended: 24h.")] = "",
     argument: Annotated[
         list[str] | None, typer.Option("--argument", "-a", help="One of RabbitMQ's arguments, x-name=value.")
     ] = None,
@@ -131,6 +160,10 @@ def declare(
         body["source"] = source
     if source_from:
         body["source_from"] = source_from
+    if description:
+        body["description"] = description
+    if history:
+        body["history"] = history
     if argument and len(body) > 2:
         fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age, x-filter, x-source with it", EXIT_USAGE)
     queue = client.put(*client.queue(name), body=body)

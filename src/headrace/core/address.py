@@ -7,6 +7,7 @@ from headrace.errors import Refused
 
 QUEUE_PREFIX: Final = "$queue/"
 DEAD_LETTER_PREFIX: Final = "$dlq/"
+ADDRESS_PREFIXES: Final = (QUEUE_PREFIX, DEAD_LETTER_PREFIX)
 MAX_OFFSET: Final = 2**63 - 1
 
 ACK: Final = "ack"
@@ -21,6 +22,7 @@ class Address:
     """Where a message, a subscription or a settlement goes: `$queue/<queue>/<key>/$<verb>`.
 
     The key is a routing key, or a subscription's filter; it is "" at the root. The verb is "" for messages.
+    A dead-letter queue is `$queue/$dlq/<queue>`; to read it, `$dlq/<queue>` will do.
     """
 
     __slots__ = ("key", "queue", "verb")
@@ -39,14 +41,22 @@ def is_address(topic: str) -> bool:
     return topic.startswith(QUEUE_PREFIX)
 
 
+def is_read_address(pattern: str) -> bool:
+    """Whether a subscription to it, or a settlement, is a queue's: an address, or that of a dead-letter queue."""
+    return pattern.startswith(ADDRESS_PREFIXES)
+
+
 def parse_address(topic: str) -> Address:
     """Read a queue address. `$queue/orders/` is the root, as `$queue/orders` is.
 
     Raises Refused when it is none, names no queue, or has a verb anywhere but at its end.
     """
-    if not topic.startswith(QUEUE_PREFIX):
+    if not is_read_address(topic):
         raise Refused(f"{quoted(topic)} is no queue address: those are $queue/<name> or $queue/<name>/<key>")
-    queue, _, key = topic[len(QUEUE_PREFIX) :].partition("/")
+    rest = topic.removeprefix(QUEUE_PREFIX)
+    grave = DEAD_LETTER_PREFIX if rest.startswith(DEAD_LETTER_PREFIX) else ""
+    queue, _, key = rest[len(grave) :].partition("/")
+    queue = grave + queue
     if not is_addressable(queue):
         raise Refused(_why_not_addressable(topic, queue))
     if "$" not in key:
@@ -63,12 +73,15 @@ def parse_address(topic: str) -> Address:
 
 def is_addressable(queue: str) -> bool:
     """Whether `$queue/<queue>` can name this queue; other protocols allow names that it cannot."""
-    if not queue or queue in _VERBS:
+    name = queue.removeprefix(DEAD_LETTER_PREFIX)
+    if not name or name in _VERBS or queue == DEAD_LETTER_PREFIX[:-1]:
         return False
-    return not ("/" in queue or "+" in queue or "#" in queue or "\0" in queue)
+    return not ("/" in name or "+" in name or "#" in name or "\0" in name)
 
 
 def _why_not_addressable(topic: str, queue: str) -> str:
+    if queue.startswith(DEAD_LETTER_PREFIX[:-1]):
+        return f"{quoted(topic)} names no queue: the level after '$dlq' must be a queue's name, without wildcards"
     if not queue:
         return f"{quoted(topic)} names no queue: the level after '$queue' is empty"
     if queue in _VERBS:

@@ -62,6 +62,9 @@ def oldest_waiting(group: "WorkGroup") -> int:
 
 def restore_backlog(group: "WorkGroup") -> None:
     """After a restart nobody holds anything: what was claimed or passed over is ready or delayed again."""
+    state = group.state
+    if state.committed == state.cursor and not state.has_pending:
+        return
     passed: list[int] = []
     for start, stop in _passed(group):
         if group.levels > 1:
@@ -70,7 +73,7 @@ def restore_backlog(group: "WorkGroup") -> None:
             passed += [offset for offset in range(start, stop) if not delayed_until(group, offset)]
     if passed:
         group.own_waiting().add_all(passed)
-    for offset, entry in group.state.pending.items():
+    for offset, entry in state.pending.items():
         if delayed_until(group, offset):
             level = group.level(group.queue.message(offset)) if group.levels > 1 else 0
             group.own_waiting().delay(offset, entry.due_us, level)

@@ -218,6 +218,12 @@ class Broker:
         """Raises NotFound, ResourceLocked."""
         return self._queues.find(name, owner)
 
+    def addressed(self, name: str, owner: object = None) -> Queue:
+        """The queue that an address names; where there is none, an ephemeral one is made. That of dead letters is made
+        as the first of them would make it. Raises NotFound for dead letters of no queue, ResourceLocked."""
+        self._queues.addressed(name)
+        return self._queues.find(name, owner)
+
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
         """Remove a queue; returns how many messages it held. Raises NotFound, PreconditionFailed, ResourceLocked."""
         return self._queues.delete(name, if_unused, if_empty, owner)
@@ -273,7 +279,7 @@ class Broker:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
         Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
-        group is `group@filter`, which has progress of its own. Without a mode it is that of the queue's type.
+        group is `group@filter`, which has progress of its own. Without a mode it is the one that modes.py says.
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
@@ -321,7 +327,7 @@ class Broker:
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
-        consumer.credit.change(limit)
+        consumer.change_limit(limit)
         self._has_room(consumer)
 
     def set_shared_credit(self, credit: Credit, limit: int) -> None:

@@ -76,7 +76,7 @@ class Claims:
         turn = self._line.open()
         count = 0
         for offset in _offsets(ranges):
-            if offset in holder.held:
+            if holder.holds(offset):
                 members.settle(turn, holder, offset, ACK, now_us)
                 count += 1
             else:
@@ -90,7 +90,7 @@ class Claims:
         members = self._members(queue, group)
         holder = self._holder(members, name)
         turn, now_us = self._line.open(), self._clock.now_us()
-        offsets = sorted(holder.held)
+        offsets = holder.held()
         for offset in offsets:
             members.settle(turn, holder, offset, RELEASE, now_us)
         self._keep(members, holder)
@@ -112,9 +112,9 @@ class Claims:
     def _keep(self, members: WorkGroup, holder: Consumer) -> None:
         """Remember those that hold something, and nobody else."""
         for key, other in list(self._holders.items()):
-            if not other.held:
+            if not other.holding:
                 del self._holders[key]
-        if holder.held:
+        if holder.holding:
             holder.group = members
             self._holders[members, holder.name] = holder
 

@@ -127,6 +127,7 @@ class Position(Kind):
 QUEUE: Final = Table(
     Key("name", Name(MAX_NAME_BYTES), None, "What the queue is called, for every protocol."),
     Key("type", Choice(*KINDS), CLASSIC, "What kind of queue it is."),
+    Key("description", Text(), "", "What the queue is for, in words."),
     Key("topics", Texts(), (), "Patterns of topics that lead to it; `$queue/NAME/#` always does."),
     Key("capture", Flag(), False, "Whether plain MQTT topics, too, feed it through its patterns."),
     Key("reserved", Flag(), False, "Whether it gets what no other queue matches, and nothing else."),
@@ -141,7 +142,8 @@ QUEUE: Final = Table(
     Key("expires", Duration(), 0, "Unused for so long, the queue is deleted; 0 for never."),
     Key("max_priority", Number(0, 255), 0, "The highest priority that counts; 0 for order of arrival."),
     Key("single_active_consumer", Flag(), False, "Whether one consumer at a time gets everything."),
-    Key("history", Duration(), 0, "How long it is kept who claimed a message and how it ended."),
+    Key("history", Duration(), 0, "How long it is kept, in the stream `$history/NAME`, who claimed a message and "
+        "how it ended."),
     Key("overflow", Choice(*OVERFLOWS), REJECT_PUBLISH, "What a full queue does."),
     Key("limits", _LIMITS, None, ""),
     Key("retention", _RETENTION, None, ""),
@@ -199,6 +201,7 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
         max_priority=read["max_priority"],
         single_active=read["single_active_consumer"],
         history_ms=read["history"],
+        description=read["description"],
         overflow=read["overflow"],
         dead_letter_queue=_dead_letter_queue(name, read["dlq"], kind),
         replication=_replication(read["replication"]) if values.get("replication") else {},

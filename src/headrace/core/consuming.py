@@ -13,6 +13,7 @@ from headrace.core.definition import EPHEMERAL
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import Group
 from headrace.core.line import Line
+from headrace.core.modes import mode_to_join
 from headrace.core.position import RESUME, parse_position
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
@@ -48,7 +49,7 @@ class Consuming:
         """See Broker.consume."""
         queue = self._queues.usable(name, consumer.owner)
         place = parse_position(position)
-        mode = mode or (STREAM if queue.definition.is_stream else WORK)
+        mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
         turn = self._line.open()
         members = group_named(queue, turn, group, mode, key_filter, auto_commit)
@@ -74,7 +75,7 @@ class Consuming:
         if group is None:
             return
         queue = group.queue
-        if keep and consumer.held:
+        if keep and consumer.holding:
             group.consumers.leave(consumer)
             queue.touch(self._clock.now_us())
         else:
@@ -96,7 +97,7 @@ class Consuming:
         if consumer.group not in (None, members):
             raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
         delivery = take_one(members, turn, consumer, self._clock.now_us())
-        if consumer.held:
+        if consumer.holding:
             consumer.group = members
         return delivery
 

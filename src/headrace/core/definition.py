@@ -116,6 +116,8 @@ class QueueDefinition:
     """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
     ack_durability: str = FSYNC
     """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
+    description: str = ""
+    """What it is for, in its owner's words."""
     replication: dict[str, object] = field(default_factory=dict)
     """As it was configured; what counts of it is told by `is_synced` and `ack_timeout_ms`."""
     arguments: dict[str, object] = field(default_factory=dict)

@@ -150,7 +150,7 @@ class Depth:
         """What is with consumers, in the group in which that is least."""
         sizes: list[int] = []
         for group in self._queue.work_groups():
-            held = [offset for consumer in group.consumers for offset in consumer.held]
+            held = [offset for consumer in group.consumers for offset in consumer.held()]
             sizes.append(sum([len(self._queue.message(offset).payload) for offset in held]))
         return min(sizes, default=0)
 

@@ -87,7 +87,7 @@ class Group(ABC):
 
     @property
     def _done(self) -> int:
-        return self.state.committed + self.state.settled.size
+        return self.state.committed + self.state.settled_count
 
     def _members_changed(self) -> None:
         self.only = self.consumers.only

@@ -15,12 +15,15 @@ class Leases:
 
     Claims usually end in the order in which they were made, and are then kept in that order alone. Where one ends
     before an earlier one does, there is a heap besides until nothing is held: bounded by what is claimed, for the ends
-    of claims that were settled are swept out before they outnumber the others.
+    of claims that were settled are swept out before they outnumber the others. With a message in each of many queues
+    most groups have one claim or none: that one is in no dictionary, which would be made larger for every fifth claim.
     """
 
-    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted")
+    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted", "_one")
 
     def __init__(self) -> None:
+        self._one: Delivery | None = None
+        """What is held, if it is one; it goes to the others when there are more."""
         self._deliveries: dict[int, Delivery] = {}
         self._given = 0
         """How many were given since nothing was held."""
@@ -35,20 +38,37 @@ class Leases:
         """How many offsets there are in `_ends`."""
 
     def __len__(self) -> int:
-        return len(self._deliveries)
+        return len(self._deliveries) if self._one is None else 1
 
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._deliveries.values())
+        return iter(self._all().values())
 
     def __contains__(self, offset: int) -> bool:
-        return offset in self._deliveries
+        return self.get(offset) is not None
 
     def get(self, offset: int) -> Delivery | None:
+        one = self._one
+        if one is not None:
+            return one if one.offset == offset else None
         return self._deliveries.get(offset)
+
+    def _all(self) -> dict[int, Delivery]:
+        """What is held by offset, also if it is one."""
+        one = self._one
+        if one is not None:
+            self._deliveries[one.offset] = one
+            self._one = None
+        return self._deliveries
 
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
         """These, which nobody holds, are held from now on, until `due_us`."""
-        held = self._deliveries
+        if len(deliveries) == 1 and self._one is None and not self._deliveries and self._is_ordered:
+            one = deliveries[0]
+            one.due_us = self._last_us = due_us
+            one.is_held = True
+            self._one = one
+            return
+        held = self._all()
         if held and self._is_ordered and due_us < self._last_us:
             self._is_ordered = False
             self._sweep()
@@ -65,27 +85,32 @@ class Leases:
 
     def renew(self, deliveries: list[Delivery], due_us: int) -> None:
         """These take the place of those that are held of the same messages, and are held until `due_us`."""
+        held = self._all()
         for delivery in deliveries:
-            self._deliveries.pop(delivery.offset).is_held = False
+            held.pop(delivery.offset).is_held = False
         self.give(deliveries, due_us)
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        delivery = self._deliveries[offset]
+        one = self._one
+        delivery = one if one is not None and one.offset == offset else self._all()[offset]
         self.let_go(delivery)
         return delivery
 
     def let_go(self, delivery: Delivery) -> None:
         """The same for one that is at hand."""
-        held = self._deliveries
-        del held[delivery.offset]
         delivery.is_held = False
+        if delivery is self._one:
+            self._one = None
+            return
+        held = self._all()
+        del held[delivery.offset]
         if not held:
             self._begin_anew()
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
         """Those of these that the consumer holds, which are held no more."""
-        held = self._deliveries
+        held = self._all()
         ended: list[Delivery] = []
         for delivery in deliveries:
             lease = held.get(delivery.offset)
@@ -99,7 +124,7 @@ class Leases:
 
     def clear(self) -> None:
         """Nothing is held any more."""
-        for delivery in self._deliveries.values():
+        for delivery in self:
             delivery.is_held = False
         self._deliveries = {}
         self._begin_anew()
@@ -117,20 +142,21 @@ class Leases:
     def ended(self, now_us: int) -> list[Delivery]:
         """Those whose time is over, in order of offset; they are held no more."""
         found: list[Delivery] = []
+        held = self._all()
         if self._is_ordered:
-            for delivery in self._deliveries.values():
+            for delivery in held.values():
                 if delivery.due_us > now_us:
                     break
                 found.append(delivery)
             for delivery in found:
-                del self._deliveries[delivery.offset]
+                del held[delivery.offset]
         while self._ends and self._ends[0][0] <= now_us:
             due_us, _, offsets = heapq.heappop(self._ends)
             self._noted -= len(offsets)
             for offset in offsets:
-                held = self._deliveries.get(offset)
-                if held is not None and held.due_us == due_us:
-                    found.append(self._deliveries.pop(offset))
+                lease = held.get(offset)
+                if lease is not None and lease.due_us == due_us:
+                    found.append(held.pop(offset))
         for delivery in found:
             delivery.is_held = False
         found.sort(key=_offset)
@@ -139,7 +165,7 @@ class Leases:
     def next_end_us(self) -> int:
         """When the next claim ends; 0 when nothing is held."""
         if self._is_ordered:
-            for first in self._deliveries.values():
+            for first in self:
                 return first.due_us
         while self._ends:
             due_us, _, offsets = self._ends[0]

@@ -14,11 +14,13 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
 from headrace.core.entry import entered, offer_room
+from headrace.core.given import Given
 from headrace.core.group import Group
 from headrace.core.history import DONE, History
 from headrace.core.position import FIRST, NEXT, TIMESTAMP
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.readers import restore_groups, send_away
+from headrace.core.statistics import Statistics
 from headrace.core.surroundings import Surroundings
 from headrace.core.turn import Turn
 from headrace.core.upkeep import expire, plan, see_to, try_again
@@ -41,6 +43,34 @@ BROWSE_BYTES: Final = 16 << 20
 class Queue:
     """A log with its definition and its groups."""
 
+    # What every message looks at, next to each other: with thousands of queues it is read from memory, line by line.
+    log: Log
+    _takes_bytes: int
+    batches: int
+    batch: int
+    durable: bool
+    is_stream: bool
+    is_synced: bool
+    is_limited: bool
+    may_run_ahead: bool
+    deleted: bool
+    is_overdue: bool
+    _is_cut_at_once: bool
+    unsynced: int
+    _synced_to: int
+    due: int
+    refusal: Corrupt | None
+    _group_list: tuple[Group, ...]
+    browsers: tuple[Browser, ...]
+    awaited_bytes: int
+    _history: History | None
+    lease_us: int
+    given: Given | None
+    statistics: Statistics
+    _wake_us: int
+    touched: int
+    cut_below: int
+
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
     ) -> None:
@@ -60,12 +90,12 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
-        self._group_list: tuple[Group, ...] = ()
+        self._group_list = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
         loops over this, at a third of what a list of the dictionary's values takes."""
-        self.browsers: tuple[Browser, ...] = ()
+        self.browsers = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
-        self.refusal: Corrupt | None = None
+        self.refusal = None
         self.may_run_ahead = not self.is_stream
         """Whether messages may be delivered before they are synced."""
         self.unsynced = 0
@@ -89,6 +119,10 @@ class Queue:
         self.depth = Depth(self)
         self.is_limited = self.depth.is_limited
         """What the depth says, without a look at it."""
+        self._is_cut_at_once = False
+        """Whether what a group settles leaves the log with that very step, as there is nobody else to ask."""
+        self.cut_below = 0
+        """Everything below is on its way out of the log."""
         self.disposal = Disposal(self, self.depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
@@ -113,11 +147,14 @@ class Queue:
         self._look_at_entry()
 
     def _restore_groups(self) -> None:
-        for state in restore_groups(self):
+        states, history = restore_groups(self), self._history
+        if history is None:
+            return
+        for state in states:
             for offset, entry in state.pending.items():
-                if self._history is not None and entry.consumer:
+                if entry.consumer:
                     claimed_us = entry.due_us - self.definition.lease_ms * 1000
-                    self._history.claimed(state.name, offset, entry.consumer, claimed_us)
+                    history.claimed(state.name, offset, entry.consumer, claimed_us)
 
     @property
     def has_history(self) -> bool:
@@ -170,6 +207,7 @@ class Queue:
         self.is_limited = self.depth.is_limited
         is_open = self.refusal is None and self.selector is None and not self.is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
+        self.look_at_exit()
 
     def unstaged_encoded(self, rows: list[Encoded]) -> None:
         """What was accepted in bulk is in the log now, or it never will be."""
@@ -220,7 +258,7 @@ class Queue:
     @property
     def first_offset(self) -> int:
         """Where the log begins, what is on its way out not counted."""
-        return max(self.log.first_offset, self.disposal.truncated)
+        return max(self.log.first_offset, self.cut_below)
 
     @property
     def safe_offset(self) -> int:
@@ -323,6 +361,7 @@ class Queue:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
         self.look_at_readers()
+        self.look_at_exit()
 
     def look_at_readers(self) -> None:
         """Groups came or went, or their members: some must not have messages that are not synced."""
@@ -396,6 +435,26 @@ class Queue:
         if self.definition.has_dead_letters:
             death = Death(self.name, reason, group, attempts, offset, now_us)
             self.around.dead_letter(turn, self, message, death)
+
+    def cut(self, turn: Turn, group: WorkGroup) -> int:
+        """Below which offset the log's messages go now that this group settled some; 0 for none.
+
+        Where there are others to ask, that is found out when the turn ends. A cut at once takes 1,300 instructions less
+        than a truncation by itself, of 20,000 for a message in a queue of its own.
+        """
+        if not self._is_cut_at_once or turn.is_rehearsal:
+            turn.touch(self)
+            return 0
+        floor = group.state.committed
+        if floor <= self.cut_below:
+            return 0
+        self.cut_below = floor
+        return floor
+
+    def look_at_exit(self) -> None:
+        """Something changed that decides on how messages leave."""
+        is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
+        self._is_cut_at_once = is_plain and len(self._group_list) == 1
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

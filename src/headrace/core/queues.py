@@ -8,6 +8,7 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import QueueManagerSettings
+from headrace.core.address import dead_letter_origin
 from headrace.core.assigner import Assigner
 from headrace.core.dead_letter import Death
 from headrace.core.dead_letters import DeadLetters
@@ -176,12 +177,27 @@ class Queues(Surroundings):
         """The queue for an address that no queue matches: one for it alone or, as long as none was ever declared, the
         one that takes everything. Raises Refused when the address names no queue."""
         name = self.topology.name_for(topic)
+        if dead_letter_origin(name):
+            return self.addressed(name)
         landing = self.topology.queues.get(LANDING_QUEUE)
         if self._any_declared or (landing is not None and not landing.definition.reserved):
             return self.create(self._line.open(), QueueDefinition(name, EPHEMERAL, durable=False))
         if landing is None:
             landing = self.create(self._line.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
         return landing
+
+    def addressed(self, name: str) -> Queue:
+        """See Broker.addressed."""
+        existing = self.topology.queues.get(name)
+        if existing is not None:
+            return existing
+        origin = dead_letter_origin(name)
+        if not origin:
+            return self.declare(QueueDefinition(name, EPHEMERAL, durable=False))
+        definition = self.topology.queue(origin).definition
+        if definition.dead_letter_queue != name:
+            raise NotFound(f"queue '{origin}' does not keep its dead letters in '{name}'")
+        return self.declare(QueueDefinition(name, durable=definition.is_stored))
 
     def _load(self) -> None:
         for key, value in self._engine.items(QUEUES):

@@ -14,7 +14,7 @@ from headrace.core.configured import configured
 from headrace.core.definition import QueueDefinition
 from headrace.core.sources import check_source, sources_first
 from headrace.core.topology import DEFAULT_HOST
-from headrace.errors import Corrupt, Refused
+from headrace.errors import Corrupt, PreconditionFailed, Refused
 
 _AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "single_active_consumer"}
 
@@ -125,6 +125,21 @@ class Plan:
                 f"its new limits would drop {loss:,} of its stored messages; raise the limits, consume the messages "
                 f"first, or let them go with `shrink: drop` in queue_manager (HEADRACE_QUEUE_MANAGER_SHRINK=drop)",
             )
+
+
+def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
+    """Have one queue be as described, made or changed. Raises PreconditionFailed when it would lose messages."""
+    try:
+        Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False).carry_out()
+    except Fault as fault:
+        raise PreconditionFailed(str(fault)) from fault
+
+
+def differences(present: QueueDefinition, declared: QueueDefinition) -> list[str]:
+    """What a declaration by keys wants otherwise than it is; what it does not say may be as it is."""
+    plain = configured({"name": declared.name, "type": declared.kind})
+    said = _changes(plain, declared)
+    return [member for member in _changes(present, declared) if member in said]
 
 
 def _changes(present: QueueDefinition, wanted: QueueDefinition) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from headrace.core.address import QUEUE_PREFIX, is_address, parse_address
+from headrace.core.address import QUEUE_PREFIX, is_address, is_read_address, parse_address
 from headrace.core.definition import QueueDefinition
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.queues import generated_name
@@ -200,12 +200,12 @@ class Rights:
         return True
 
     def _check_level(self, what: str, topic: str, client_id: str) -> None:
-        if is_address(topic):
+        if is_read_address(topic):
             address = parse_address(topic)
             if address.verb:
                 what = READ  # settling is the reader's
             self.check(what, QUEUE, address.queue)
-            self.check_topic(what, ADDRESSES, topic[len(QUEUE_PREFIX) :], client_id)
+            self.check_topic(what, ADDRESSES, topic.removeprefix(QUEUE_PREFIX), client_id)
         else:
             self.check(what, EXCHANGE, PLAIN_TOPICS)
             self.check_topic(what, PLAIN_TOPICS, topic.translate(_AS_KEY), client_id)

@@ -202,7 +202,7 @@ class StreamGroup(Group):
             heapq.heappush(self._again, offset)
 
     def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        if consumer.auto_ack or consumer.held:
+        if consumer.auto_ack or consumer.holding:
             self._give_up(consumer, [delivery.offset for delivery in deliveries])
 
     # -- settling ----------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class StreamGroup(Group):
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         """Others read what it had not acknowledged; once all are gone, reading resumes at what is committed."""
         self.consumers.leave(consumer)
-        self._give_up(consumer, sorted(consumer.held))
+        self._give_up(consumer, consumer.held())
         consumer.group = None
         if self.auto_commit:
             self._checkpoint(turn)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.address import is_address
+from headrace.core.address import is_read_address
 from headrace.core.topics import check_filter, quoted
 from headrace.errors import Refused
 
@@ -70,7 +70,7 @@ class Subscription:
 
     @property
     def is_queue(self) -> bool:
-        return is_address(self.pattern)
+        return is_read_address(self.pattern)
 
     def __repr__(self) -> str:
         return f"Subscription({self.pattern!r}, {self.assurance})"
@@ -119,6 +119,6 @@ def parse_share(pattern: str) -> tuple[str, str]:
     if not group or not slash or "+" in group or "#" in group:
         raise Refused(f"{quoted(pattern)} is no shared subscription: those are $share/<group>/<topic filter>")
     check_filter(inner)
-    if is_address(inner):
+    if is_read_address(inner):
         raise Refused(f"{quoted(pattern)} shares a queue: subscribe to {quoted(inner)} with a consumer group instead")
     return group, inner

@@ -72,7 +72,7 @@ class Transaction:
     def settle(self, delivery: Delivery, outcome: int) -> None:
         """Raises Refused when it is not pending any more."""
         group, queue, offset = delivery.group, delivery.group.queue, delivery.offset
-        if queue.is_gone or offset not in delivery.consumer.held:
+        if queue.is_gone or not delivery.consumer.holds(offset):
             raise Refused(f"offset {offset} of {queue.name!r} is not pending any more")
         if not isinstance(group, WorkGroup):
             self._read.append((delivery, outcome))
@@ -117,7 +117,7 @@ class Transaction:
             lease.is_claimed = False
         for group, lease, _, delivery in self._held:
             holder = lease.consumer
-            if delivery.offset not in holder.held:
+            if not holder.holds(delivery.offset):
                 continue  # gone with its queue
             if delivery.consumer.group is not group:
                 group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
@@ -142,7 +142,7 @@ class Transaction:
         rehearsal.is_rehearsal = True
         for group, lease, outcome, delivery in self._held:
             queue, offset = group.queue, delivery.offset
-            if queue.is_gone or offset not in lease.consumer.held:
+            if queue.is_gone or not lease.consumer.holds(offset):
                 continue
             if end := self._end(queue, lease, outcome):
                 queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
@@ -150,7 +150,7 @@ class Transaction:
             turn.touch(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:
-            if delivery.offset in delivery.consumer.held:
+            if delivery.consumer.holds(delivery.offset):
                 delivery.group.settle(turn, delivery.consumer, delivery.offset, outcome, self._now_us)
                 delivery.group.queue.pump_soon()
 

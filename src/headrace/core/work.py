@@ -45,7 +45,7 @@ class WorkGroup(Group):
     @property
     def ready(self) -> int:
         state = self.state
-        return self.queue.log.next_offset - state.committed - state.settled.size - len(self.leases)
+        return self.queue.log.next_offset - state.committed - state.settled_count - len(self.leases)
 
     @property
     def is_drained(self) -> bool:
@@ -137,7 +137,7 @@ class WorkGroup(Group):
     def is_plain(self) -> bool:
         """Whether all that lies ahead is for whoever comes: 0.1 us a message less than asking so for each."""
         state = self.state
-        if state.settled.size or state.pending or self.filter is not None or self.levels > 1:
+        if state.settled_count or state.has_pending or self.filter is not None or self.levels > 1:
             return False
         return self.passed <= state.cursor
 
@@ -238,7 +238,7 @@ class WorkGroup(Group):
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
         queue.settled_all(turn, self, ended, now_us)
-        if self.state.pending:
+        if self.state.has_pending:
             for offset in offsets:
                 self.state.pending.pop(offset, None)
         if self._notes:
@@ -251,9 +251,8 @@ class WorkGroup(Group):
                 self.state.settle(start, stop)
                 start = offset
             stop = offset + 1
-        commit.ack(name, self.name, start, stop)
         self.state.settle(start, stop)
-        turn.touch(queue)
+        commit.ack(name, self.name, start, stop, queue.cut(turn, self))
 
     def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
@@ -291,7 +290,7 @@ class WorkGroup(Group):
     def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
         self.consumers.leave(consumer)
         self._selection.forget(consumer)
-        for offset in sorted(consumer.held):
+        for offset in consumer.held():
             consumer.release(offset)
             self._retry(turn, self.leases.end(offset), False, now_us)
         consumer.group = None
@@ -325,7 +324,8 @@ class WorkGroup(Group):
         if self.is_waiting(offset):
             turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
             self._given_up += 1
-            self._forget(turn, offset)
+            self._forget(offset)
+            turn.touch(self.queue)
 
     def purge(self, turn: Turn) -> None:
         """Settle everything that waits; what consumers hold stays with them. Takes a step for each gap, not message."""
@@ -389,23 +389,24 @@ class WorkGroup(Group):
         """Give a message up that nobody holds: a dead letter, for this reason."""
         turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
         self._given_up += 1
-        self._forget(turn, offset)
+        self._forget(offset)
+        turn.touch(self.queue)
         self.queue.settled(message)
         self.queue.note_end(turn, self, offset, attempts, reason, now_us)
         self.queue.dead_letter(turn, message, self.name, offset, attempts, reason, now_us)
 
     def _settled(self, turn: Turn, offset: int, message: Message) -> None:
-        self.queue.settled(message)
-        turn.commit_for(self.queue).ack(self.queue.log.name, self.name, offset, offset + 1)
-        self._forget(turn, offset)
+        queue = self.queue
+        queue.settled(message)
+        self._forget(offset)
+        turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
 
-    def _forget(self, turn: Turn, offset: int) -> None:
-        if self.state.pending:
+    def _forget(self, offset: int) -> None:
+        if self.state.has_pending:
             self.state.pending.pop(offset, None)
         if self._notes:
             self._notes.pop(offset, None)
         self.state.settle(offset, offset + 1)
-        turn.touch(self.queue)
 
     def _restore(self) -> None:
         """Go on where the stored state says, within what there is."""

@@ -180,13 +180,13 @@ class Commit:
                 return
         self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
 
-    def ack(self, log: str, group: str, start: int, stop: int) -> None:
-        """Settle these offsets: the group is done with them."""
-        self._settle(ACKED, log, group, start, stop)
+    def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> None:
+        """Settle these offsets: the group is done with them. Messages below `cut` are dropped, as nobody needs them."""
+        self._settle(ACKED, log, group, start, stop, cut)
 
     def bury(self, log: str, group: str, start: int, stop: int) -> None:
         """Settle these offsets as dead: given up, expired or rejected."""
-        self._settle(DEAD, log, group, start, stop)
+        self._settle(DEAD, log, group, start, stop, 0)
 
     def requeue(self, log: str, group: str, start: int, stop: int, due_us: int) -> None:
         """Give claimed offsets back; they are ready again at `due_us`."""
@@ -228,14 +228,15 @@ class Commit:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
         self.drops.append(log)
 
-    def _settle(self, kind: int, log: str, group: str, start: int, stop: int) -> None:
+    def _settle(self, kind: int, log: str, group: str, start: int, stop: int, cut: int) -> None:
         # Acks arrive one by one and mostly in order: grow the last step instead of adding one for each.
         if self.steps:
             last = self.steps[-1]
             if last.kind == kind and last.stop == start and last.group == group and last.log == log:
                 last.stop = stop
+                last.cut = max(last.cut, cut)
                 return
-        self.steps.append(Transition(kind, log, group, start, stop))
+        self.steps.append(Transition(kind, log, group, start, stop, cut=cut))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -360,11 +361,14 @@ def check_name(kind: str, name: str) -> None:
 
 def _check_numbers(step: Transition) -> None:
     start, stop = step.start, step.stop
-    if 0 <= start <= stop <= _USUAL_NUMBER and 0 <= step.due_us <= _USUAL_NUMBER and step.kind != CREATED:
+    is_usual = 0 <= start <= stop <= _USUAL_NUMBER and 0 <= step.due_us <= _USUAL_NUMBER
+    if is_usual and 0 <= step.cut <= _USUAL_NUMBER and step.kind != CREATED:
         return
     backwards = stop < start and step.kind in (CLAIMED, ACKED, DEAD, REQUEUED)
     if start < 0 or backwards or start > _MAX_NUMBER or stop > _MAX_NUMBER:
         raise Refused(f"group {step.group!r}: {start}..{stop} is not a range of offsets")
+    if not 0 <= step.cut <= _MAX_NUMBER:
+        raise Refused(f"group {step.group!r}: {step.cut} is not an offset")
     if not -_MAX_NUMBER <= step.due_us <= _MAX_NUMBER:
         raise Refused(f"group {step.group!r}: {step.due_us} is not a time in microseconds")
     if step.kind == CREATED and step.mode not in MODE_NAMES:

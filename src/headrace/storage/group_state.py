@@ -31,10 +31,10 @@ class Transition:
     """One step of one group: `kind` happened to the offsets from `start` up to but not including `stop`.
 
     For CURSOR and COMMITTED, `start` is where the cursor or the committed offset goes. CREATED sets the cursor and
-    the committed offset to `start`.
+    the committed offset to `start`. With ACKED, the log's messages below `cut` go as well, if that is not 0.
     """
 
-    __slots__ = ("consumer", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
+    __slots__ = ("consumer", "cut", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
 
     def __init__(
         self,
@@ -47,12 +47,14 @@ class Transition:
         consumer: str = "",
         mode: int = WORK,
         filter: str = "",  # noqa: A002
+        cut: int = 0,
     ) -> None:
         self.kind = kind
         self.log = log
         self.group = group
         self.start = start
         self.stop = stop
+        self.cut = cut
         self.due_us = due_us
         self.consumer = consumer
         self.mode = mode
@@ -89,26 +91,58 @@ class Pending:
 class GroupState:
     """The durable state of one group on one log; engines move it, core reads it when it opens the group."""
 
-    __slots__ = ("committed", "cursor", "filter", "mode", "name", "pending", "settled")
+    __slots__ = ("_pending", "_settled", "committed", "cursor", "filter", "mode", "name")
 
     def __init__(self, name: str, mode: int, filter: str, start: int) -> None:  # noqa: A002
+        self.cursor = start
+        self.committed = start
+        self._settled: RangeSet | None = None
+        self._pending: dict[int, Pending] | None = None
+        """These two are made when they are asked for: most groups of many have neither, most of the time, and what is
+        not there need not come into the processor's caches for each message."""
         self.name = name
         self.mode = mode
         self.filter = filter
-        self.cursor = start
-        self.committed = start
-        self.settled = RangeSet()
-        self.pending: dict[int, Pending] = {}
+
+    @property
+    def settled(self) -> RangeSet:
+        """What is settled above `committed`."""
+        if self._settled is None:
+            self._settled = RangeSet()
+        return self._settled
+
+    @property
+    def settled_count(self) -> int:
+        """How many offsets that is."""
+        return self._settled.size if self._settled is not None else 0
+
+    @property
+    def pending(self) -> dict[int, Pending]:
+        """What was claimed or given back, and is not settled."""
+        if self._pending is None:
+            self._pending = {}
+        return self._pending
+
+    @pending.setter
+    def pending(self, pending: dict[int, Pending]) -> None:
+        self._pending = pending
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is any of it."""
+        return self._pending is not None and len(self._pending) > 0
 
     def copy(self) -> "GroupState":
         """The same state, to be changed by itself."""
         copied = GroupState(self.name, self.mode, self.filter, self.committed)
         copied.cursor = self.cursor
-        for start, stop in self.settled:
-            copied.settled.add(start, stop)
-        copied.pending = {
-            offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in self.pending.items()
-        }
+        if self.settled_count:
+            for start, stop in self.settled:
+                copied.settled.add(start, stop)
+        if self.has_pending:
+            copied.pending = {
+                offset: Pending(entry.attempts, entry.due_us, entry.consumer) for offset, entry in self.pending.items()
+            }
         return copied
 
     def apply(self, step: Transition) -> None:
@@ -138,6 +172,8 @@ class GroupState:
     def apply_pending(self, step: Transition) -> None:
         """Move the entries of claimed, requeued and settled offsets."""
         kind = step.kind
+        if kind in (ACKED, DEAD) and not self.has_pending:
+            return
         pending = self.pending
         if kind == CLAIMED:
             for offset in range(step.start, step.stop):
@@ -145,8 +181,6 @@ class GroupState:
                 attempts = entry.attempts + 1 if entry is not None else 1
                 pending[offset] = Pending(attempts, step.due_us, step.consumer)
         elif kind in (ACKED, DEAD):
-            if not pending:
-                return
             if step.stop - step.start > len(pending):
                 for offset in [offset for offset in pending if step.start <= offset < step.stop]:
                     del pending[offset]
@@ -168,7 +202,7 @@ class GroupState:
             return
         if start <= self.committed:
             self.committed = stop
-            if self.settled.size:
+            if self.settled_count:
                 self.settled.discard_below(stop)
                 self.committed = self.settled.take_from(stop)
         else:

@@ -165,7 +165,10 @@ class MemoryEngine(Engine):
             encoded = append.encoded
             log.append(append.messages if encoded is None else encoded.messages(0, encoded.count))
         for step in commit.steps:
-            self._log(step.log).step(step)
+            log = self._log(step.log)
+            log.step(step)
+            if step.cut:
+                log.truncate(step.cut)
         for (table, key), value in commit.puts.items():
             if value is None:
                 self._tables.get(table, {}).pop(key, None)

@@ -89,6 +89,85 @@ def test_declaring_again_otherwise_is_a_conflict_that_says_how(api: httpx.Client
     assert "x-max-length" in answer.json()["reason"]
 
 
+def test_a_queue_that_is_there_and_differs_is_a_conflict_and_stays_as_it_is(api: httpx.Client, name: str) -> None:
+    declare(api, name, limits={"max_depth": 5}, retry={"max_retries": 2})
+
+    other = api.put(f"/queues/%2F/{name}", json={"limits": {"max_depth": 6}})
+    same = api.put(f"/queues/%2F/{name}", json={"limits": {"max_depth": 5}})
+    bare = api.put(f"/queues/%2F/{name}", json={})
+
+    assert other.status_code == 409
+    assert "differs in max_length" in other.json()["reason"]
+    assert (same.status_code, bare.status_code) == (200, 200)
+    assert api.get(f"/queues/%2F/{name}").json()["definition"]["max_length"] == 5
+
+
+def test_a_queue_is_changed_when_asked_to(api: httpx.Client, name: str) -> None:
+    declare(api, name, limits={"max_depth": 5}, retry={"max_retries": 2})
+    publish(api, name, "stays")
+    change = {"limits": {"max_depth": 1}, "history": "1h", "description": "what comes in"}
+
+    answer = api.put(f"/queues/%2F/{name}?update=true", json=change)
+
+    definition = api.get(f"/queues/%2F/{name}").json()["definition"]
+    assert answer.status_code == 200
+    assert (definition["max_length"], definition["history_ms"], definition["retry"]["max_retries"]) == (
+        1,
+        3_600_000,
+        10,
+    )
+    assert definition["description"] == "what comes in"
+    assert api.post("/publish/%2F", json={"routing_key": name, "payload": "no room"}).status_code == 400
+    assert api.put(f"/queues/%2F/{name}-new?update=true", json={}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"type": "stream"}, "cannot become a stream queue"),
+        ({"overflow": "drop-head", "limits": {"max_depth": 1}}, "would drop 1 of its stored"),
+    ],
+)
+def test_a_queue_is_not_changed_so_that_it_loses_messages(
+    api: httpx.Client, name: str, body: dict[str, object], said: str
+) -> None:
+    declare(api, name)
+    for number in range(2):
+        publish(api, name, str(number))
+
+    answer = api.put(f"/queues/%2F/{name}?update=true", json=body)
+
+    assert answer.status_code == 409
+    assert said in answer.json()["reason"]
+    assert api.get(f"/queues/%2F/{name}").json()["counters"]["ready"] == 2
+
+
+def test_a_queue_tells_how_messages_ended_and_who_had_them(api: httpx.Client, name: str) -> None:
+    declare(api, name, history="1h", retry={"max_retries": 1, "initial_backoff": "1ms"})
+    publish(api, name, "good", "bad")
+    consume(api, name, limit=1)
+    consume(api, name, limit=1, then="reject")
+
+    first = api.get(f"/queues/%2F/{name}/history?limit=1").json()
+    rest = api.get(f"/queues/%2F/{name}/history?offset={first['next']}").json()
+
+    (done,), (failed,) = first["items"], rest["items"]
+    assert (done["offset"], done["outcome"], done["deliveries"]) == (0, "done", 1)
+    assert (failed["offset"], failed["outcome"], failed["group"]) == (1, "rejected", "default")
+    assert [attempt["consumer"] for attempt in failed["attempts"]] == ["http-guest"]
+    assert failed["published_at"] <= failed["attempts"][0]["claimed_at"] <= failed["ended_at"]
+    assert rest["next"] is None
+    assert api.get(f"/queues/%2F/{name}-not/history").status_code == 404
+
+
+def test_a_queue_without_the_setting_keeps_no_history(api: httpx.Client, name: str) -> None:
+    declare(api, name)
+    publish(api, name, "gone")
+    consume(api, name)
+
+    assert api.get(f"/queues/%2F/{name}/history").json() == {"items": [], "next": None}
+
+
 def test_a_key_that_means_nothing_is_refused(api: httpx.Client, name: str) -> None:
     answer = api.put(f"/queues/%2F/{name}", json={"maximum": 5})
 

@@ -60,6 +60,19 @@ def test_queues_are_tables_for_people_and_json_for_scripts(run: Run, http: httpx
     assert f"deleted  {name} with 0 messages" in run("queues", "delete", name, "--yes").stdout
 
 
+def test_a_queue_says_what_it_is_for_and_what_became_of_its_messages(run: Run, name: str) -> None:
+    run("queues", "declare", name, "--history", "1h", "--description", "the night shift")
+    run("publish", name, "one")
+    run("consume", name, "--count", "1")
+
+    assert "the night shift" in run("queues", "show", name).stdout
+    (entry,) = json.loads(run("queues", "history", name, "--json").stdout)
+    assert (entry["outcome"], entry["deliveries"]) == ("done", 1)
+    assert "http-guest" in run("queues", "history", name).stdout
+    other = run("queues", "declare", name, "--max-depth", "7", code=1)
+    assert "differs in max_length" in other.stderr
+
+
 def test_a_table_in_a_pipe_has_names_whole(run: Run, environment: dict[str, str], name: str) -> None:
     long = name + "-of-the-third-warehouse" * 5
     run("queues", "declare", long)

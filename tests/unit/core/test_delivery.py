@@ -129,7 +129,7 @@ def test_a_consumer_never_holds_more_than_its_credit() -> None:
     house.publish("orders", *letters(10))
 
     assert inbox.payloads == ["a", "b", "c"]
-    assert len(inbox.consumer.held) == 3
+    assert inbox.consumer.holding == 3
 
 
 def test_settling_makes_room_for_as_much() -> None:
@@ -479,4 +479,4 @@ def test_settling_what_is_left_of_a_deleted_queue_does_nothing() -> None:
     house.settle(NACK, inbox.got[0])
 
     assert house.publish("letters", "b") == [None]
-    assert inbox.consumer.credit.used == 0
+    assert inbox.consumer.holding == 0

@@ -130,7 +130,7 @@ def test_a_message_that_comes_back_expired_to_a_consumer_without_room_is_gone(ho
     house.publish("q", "a")
     house.publish("q", "b", expires_us=0)
     house.advance(2)
-    inbox.consumer.credit.limit = 0
+    inbox.consumer.limit = 0
 
     house.broker.settle(inbox.got[0], RELEASE)
     house.advance(1)

@@ -171,7 +171,7 @@ class Taker:
         if len(self._got) >= self._limit or self._bytes >= MAX_SHOWN_BYTES:
             self._broker.allow(self._consumer, 0)
             self._is_enough.set()
-        elif len(self._got) >= self._consumer.credit.limit:
+        elif len(self._got) >= self._consumer.limit:
             self._broker.set_credit(self._consumer, len(self._got) + _AT_ONCE)
 
     def _settle(self, delivery: Delivery, outcome: int) -> None:

@@ -27,7 +27,9 @@ from headrace.core.configured import configured
 from headrace.core.declared import declared
 from headrace.core.definition import QueueDefinition
 from headrace.core.queue import Queue
+from headrace.core.reconciling import differences, update
 from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
+from headrace.errors import PreconditionFailed
 
 
 async def list_queues(call: Call) -> Response:
@@ -58,20 +60,36 @@ async def show_queue(call: Call) -> Response:
 
 
 async def declare_queue(call: Call) -> Response:
-    """By RabbitMQ's arguments, or by the keys of the configuration file."""
+    """By RabbitMQ's arguments, or by the keys of the configuration file, which may also change what is there."""
     host, name = call.path("vhost"), call.path("queue")
     rights = call.rights(host)
-    definition = _definition(name, await call.json())
+    is_update = call.flag("update")
+    definition = _definition(name, await call.json(), is_update)
     rights.check_declare_queue(definition)
     broker = call.broker(host)
     is_new = name not in broker.topology.queues
-    queue = broker.declare(definition)
+    if is_update:
+        update(broker, host, definition)
+    else:
+        _check_same(broker.declare(definition), definition)
     await call.kept(broker)
-    return answer(queue_to_json(host, queue, call.site.sampler), 201 if is_new else 200)
+    return answer(queue_to_json(host, broker.topology.queue(name), call.site.sampler), 201 if is_new else 200)
 
 
-def _definition(name: str, body: dict[str, object]) -> QueueDefinition:
-    if not body.keys() & {"arguments", "durable", "auto_delete"}:
+def _check_same(queue: Queue, asked: QueueDefinition) -> None:
+    """Raises PreconditionFailed when the queue was there and is not what was asked for."""
+    if asked.arguments or queue.definition is asked:
+        return  # arguments are compared when it is declared
+    others = differences(queue.definition, asked)
+    if others:
+        raise PreconditionFailed(
+            f"queue '{queue.name}' is there and differs in {', '.join(others)}; "
+            "with ?update=true in the address it is changed"
+        )
+
+
+def _definition(name: str, body: dict[str, object], is_update: bool) -> QueueDefinition:
+    if is_update or not body.keys() & {"arguments", "durable", "auto_delete"}:
         return configured({**body, "name": name})
     section = Section("the body", body)
     arguments = table_from_json(body.get("arguments") or {})
@@ -150,7 +168,7 @@ OPERATIONS: Final = (
         "GET", "/queues", list_queues, "List queues", {"vhost": TEXT, "search": TEXT, **PAGED}, answer=page_of("Queue")
     ),
     Operation("GET", _PATH, show_queue, "Everything about a queue", answer=ref("QueueDetails")),
-    Operation("PUT", _PATH, declare_queue, "Declare a queue", body=_DECLARATION, answer=ref("Queue")),
+    Operation("PUT", _PATH, declare_queue, "Declare a queue", {"update": FLAG}, body=_DECLARATION, answer=ref("Queue")),
     Operation("DELETE", _PATH, delete_queue, "Delete a queue", {"if_unused": FLAG, "if_empty": FLAG}, answer=_MOVED),
     Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", answer=_MOVED),
     Operation(

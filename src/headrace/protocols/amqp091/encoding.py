@@ -59,32 +59,34 @@ class DeliverEncoder:
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int, header: bytes = b"") -> None:
         """With a header, name and type as they stand in a table, each delivery carries a number under it."""
-        self._channel = channel
-        self._frame_max = frame_max
-        self._tag = encode_shortstr(consumer_tag)
-        self._header = header
+        # What every delivery looks at comes first: with a consumer for each of thousands of queues it is read from
+        # memory, line by line.
         self._source: Source | None = None
+        self._frame_max = frame_max
+        self._size = -1
+        self._properties = b""
         self._before = b""
         """Up to the delivery tag."""
-        self._after = b""
-        """From behind the mark of a redelivery to the end of the method."""
-        self._method_bytes = 0
-        self._properties = b""
-        self._size = -1
-        self._content = b""
-        """From the content header to a body of that size in one frame, or to the number in the header."""
         self._middle = b""
-        """The same from the mark, of a first delivery."""
+        """From the mark of a first delivery to a body of that size in one frame, or to the number in the header."""
+        self._header = header
+        self._around_bytes = 0
+        """How much it is altogether around the body, with the tag, the number and the end of the body's frame."""
         self._rest = b""
         """From behind that number to the body."""
-        self._around_bytes = 0
-        """How much that is altogether, with the tag, the number and the end of the body's frame."""
+        self._after = b""
+        """From behind the mark of a redelivery to the end of the method."""
+        self._content = b""
+        """From the content header on, up to where `_middle` goes."""
+        self._method_bytes = 0
+        self._channel = channel
+        self._tag = encode_shortstr(consumer_tag)
 
     def encode(
         self,
         out: list[bytes],
         source: Source,
-        delivery_tag: int,
+        delivery_tag: bytes,
         redelivered: bool,
         properties: bytes,
         body: bytes,
@@ -102,7 +104,7 @@ class DeliverEncoder:
         if size != self._size or properties != self._properties:
             self._take_content(properties, size)
         out.append(self._before)
-        out.append(delivery_tag.to_bytes(8, "big"))
+        out.append(delivery_tag)
         out.append(self._middle)
         if self._header:
             out.append(number.to_bytes(8, "big"))
@@ -112,13 +114,13 @@ class DeliverEncoder:
         return self._around_bytes + size
 
     def _encode_rare(
-        self, out: list[bytes], delivery_tag: int, redelivered: bool, properties: bytes, body: bytes, number: int
+        self, out: list[bytes], delivery_tag: bytes, redelivered: bool, properties: bytes, body: bytes, number: int
     ) -> int:
         """One that came before, or that has no body or one of several frames."""
         if self._header:
             properties = with_headers(properties, self._header + number.to_bytes(8, "big"))
         content = encode_content(self._channel, properties, body, self._frame_max)
-        head = b"".join((self._before, delivery_tag.to_bytes(8, "big"), _MARKS[redelivered], self._after))
+        head = b"".join((self._before, delivery_tag, _MARKS[redelivered], self._after))
         out += (head, content)
         return len(head) + len(content)
 

@@ -18,17 +18,29 @@ from headrace.protocols.answers import Answers
 STREAM_OFFSET: Final = "x-stream-offset"
 _STREAM_OFFSET_ENTRY: Final = encode_shortstr(STREAM_OFFSET) + b"l"
 """The name and the type of the header, as RabbitMQ has it, up to the eight bytes of the offset."""
+_LAST_BYTES: Final = [bytes([number]) for number in range(256)]
 
 
 @final
 class Tags:
     """The delivery tags of a channel: what is out and not yet settled, oldest first."""
 
-    __slots__ = ("last", "unsettled")
+    __slots__ = ("_head", "_high", "last", "unsettled")
 
     def __init__(self) -> None:
         self.last = 0
         self.unsettled: dict[int, Delivery] = {}
+        self._high = 0
+        self._head = bytes(7)
+        """All of a tag but its last byte, which few of them change: 130 instructions to encode one instead of 380."""
+
+    def encoded(self, tag: int) -> bytes:
+        """A tag as it is sent."""
+        high = tag >> 8
+        if high != self._high:
+            self._high = high
+            self._head = high.to_bytes(7, "big")
+        return self._head + _LAST_BYTES[tag & 255]
 
     def take_to(self, last: int) -> dict[int, Delivery]:
         """What is out with tags up to this one: it is out no more."""
@@ -68,11 +80,11 @@ class Subscription:
     )
 
     def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags, answers: Answers) -> None:
-        self._link = link
         self._answers = answers
-        self._channel = channel
         self._tags = tags
         self._encoder = DeliverEncoder(channel, consumer_tag, link.frame_max)
+        self._link = link
+        self._channel = channel
         self.consumer_tag = consumer_tag
         self.queue = queue
         self.asked_for = queue
@@ -122,7 +134,9 @@ class Subscription:
             if not (is_plain and properties and source.encoding == AMQP091):
                 properties = self._adorned(delivery)
             redelivered, offset = delivery.redelivered, delivery.offset
-            size_bytes += encoder.encode(out, source, tag, redelivered, properties, message.payload, offset)
+            size_bytes += encoder.encode(
+                out, source, tags.encoded(tag), redelivered, properties, message.payload, offset
+            )
         tags.last = tag
         self._answers.sent(size_bytes)
 
@@ -132,7 +146,8 @@ class Subscription:
         tags.last += 1
         properties = own_properties(self._link.broker, message)
         out = self._answers.parts()
-        self._answers.sent(self._encoder.encode(out, message.source, tags.last, False, properties, message.payload))
+        tag = tags.encoded(tags.last)
+        self._answers.sent(self._encoder.encode(out, message.source, tag, False, properties, message.payload))
 
     def _adorned(self, delivery: Delivery) -> bytes:
         """The properties with all that deliveries carry besides, but for the number that the encoder adds."""

@@ -7,9 +7,10 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.address import effective_group, is_address, parse_address
-from headrace.core.definition import EPHEMERAL, QUORUM, STREAM, QueueDefinition
+from headrace.core.definition import QUORUM
 from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
 from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.modes import STREAM_MODE, mode_to_join
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import QUEUE, READ
 from headrace.core.topology import key_of
@@ -80,7 +81,7 @@ class Subscriptions:
                 if consumer is not None:
                     consumer.shared = self._shared
                     self._shared.sharers[consumer] = None
-                    self._shared.used += len(consumer.held)
+                    self._shared.used += consumer.holding
         self._link.broker.set_shared_credit(self._shared, method.prefetch_count)
 
     def flow(self, active: bool) -> None:
@@ -115,18 +116,18 @@ class Subscriptions:
         if is_address_given:
             address = parse_address(queue)
             queue, key_filter = address.queue, address.key
-            if queue not in self._link.broker.topology.queues:
-                self._link.broker.declare(QueueDefinition(queue, EPHEMERAL, durable=False))
-        definition = self._link.broker.queue(queue, self._link.owner).definition
-        kind = definition.kind
+            self._link.broker.addressed(queue, self._link.owner)
+        found = self._link.broker.queue(queue, self._link.owner)
+        definition = found.definition
         subscription = Subscription(self._link, self._channel, tag, queue, self._tags, self._answers)
         subscription.asked_for = asked_for
         group = _text(arguments, "x-consumer-group")
         subscription.is_addressed = is_address_given or bool(group)
-        subscription.is_stream = kind == STREAM
-        subscription.is_quorum = kind == QUORUM
+        mode = mode_to_join(found, group, _text(arguments, "x-group-mode"))
+        subscription.is_stream = mode == STREAM_MODE
+        subscription.is_quorum = definition.kind == QUORUM
         if not group:
-            group = self._own_group(subscription, arguments, key_filter) if kind == STREAM else DEFAULT_GROUP
+            group = self._own_group(subscription, arguments, key_filter) if mode == STREAM_MODE else DEFAULT_GROUP
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
@@ -139,7 +140,8 @@ class Subscriptions:
             consumer,
             group,
             key_filter,
-            position=arguments.get(STREAM_OFFSET),
+            mode,
+            arguments.get(STREAM_OFFSET),
             auto_commit=_flag(arguments, "x-auto-commit", True),
             exclusive=method.exclusive,
         )
@@ -187,7 +189,7 @@ class Subscriptions:
         if consumer is None:
             self._forget_replies()
         else:
-            self._retired = [other for other in (*self._retired, consumer) if other.held]
+            self._retired = [other for other in (*self._retired, consumer) if other.holding]
             self._leave(subscription, consumer, keep=not subscription.is_stream)
 
     def restrict(self) -> None:

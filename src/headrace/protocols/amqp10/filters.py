@@ -22,10 +22,12 @@ _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 class Wanted:
     """What a receiver asks for besides an address."""
 
-    __slots__ = ("applied", "auto_commit", "group", "no_local", "position", "priority", "selector")
+    __slots__ = ("applied", "auto_commit", "group", "mode", "no_local", "position", "priority", "selector")
 
     def __init__(self) -> None:
         self.group = ""
+        self.mode = ""
+        """In which the group is to be joined; "" for as it is."""
         self.position: str | int | datetime | None = None
         self.auto_commit = True
         self.priority = 0
@@ -41,6 +43,7 @@ def wanted_of(attach: Attach, source: Source) -> Wanted:
     wanted = Wanted()
     properties = attach.properties.texts()
     wanted.group = _text(properties, "consumer-group")
+    wanted.mode = _text(properties, "group-mode")
     cursor = properties.get("cursor")
     if cursor is not None:
         wanted.position = _position("cursor", cursor)

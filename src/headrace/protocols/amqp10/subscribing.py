@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.core import rights
 from headrace.core.address import effective_group, group_of_client, parse_address
-from headrace.core.definition import EPHEMERAL, QueueDefinition
+from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer
+from headrace.core.modes import STREAM_MODE, mode_to_join
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.rights import READ
 from headrace.errors import AccessRefused, ProtocolError
@@ -61,18 +62,20 @@ def origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     subscription, key_filter = _subscription(peer, attach, source, node, wanted)
     subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
     subscription.tells_route = (source.address or "").startswith("/")
-    subscription.is_stream = peer.broker.queue(subscription.queue, peer.owner).definition.is_stream
-    if source.distribution_mode == _COPY and node.kind == QUEUE and not subscription.is_stream:
+    queue = peer.broker.queue(subscription.queue, peer.owner)
+    mode = mode_to_join(queue, wanted.group, wanted.mode)
+    subscription.is_stream = mode == STREAM_MODE
+    if source.distribution_mode == _COPY and node.kind == QUEUE and not queue.definition.is_stream:
         return Browsing(peer.broker, subscription.queue, subscription.tells_route, wanted, peer.owner)
     subscription.tags_by_offset = source.durable == UNSETTLED_STATE and not subscription.is_stream
     group = wanted.group
     if not group:
         group = _own_group(subscription, peer, wanted, key_filter) if subscription.is_stream else DEFAULT_GROUP
-    return _consume(peer, subscription, attach, wanted, group, key_filter)
+    return _consume(peer, subscription, attach, wanted, group, key_filter, mode)
 
 
 def _consume(
-    peer: "Peer", subscription: Subscription, attach: Attach, wanted: Wanted, group: str, key_filter: str
+    peer: "Peer", subscription: Subscription, attach: Attach, wanted: Wanted, group: str, key_filter: str, mode: int = 0
 ) -> Subscription:
     is_settled = attach.sender_settles == SENDER_SETTLED
     name = consumer_name((peer.container_id, attach.name))
@@ -82,7 +85,7 @@ def _consume(
     consumer.selector = wanted.selector
     consumer.cancelled = subscription.cancelled
     peer.broker.consume(
-        subscription.queue, consumer, group, key_filter, position=wanted.position, auto_commit=wanted.auto_commit
+        subscription.queue, consumer, group, key_filter, mode, wanted.position, auto_commit=wanted.auto_commit
     )
     subscription.consumer = consumer
     return subscription
@@ -94,8 +97,7 @@ def _subscription(peer: "Peer", attach: Attach, source: Source, node: Node, want
     if node.kind == ADDRESS:
         peer.rights.check_topic_subscribe(node.name, peer.container_id)
         address = parse_address(node.name)
-        if address.queue not in broker.topology.queues:
-            broker.declare(QueueDefinition(address.queue, EPHEMERAL, durable=False))
+        broker.addressed(address.queue, peer.owner)
         return Subscription(broker, address.queue, peer.owner), address.key
     if node.kind in (TOPIC, EXCHANGE):
         return bound_subscription(peer, attach.name, source, node, wanted), ""

@@ -109,7 +109,7 @@ class Client(Subscriber):
     @property
     def unsettled(self) -> int:
         """How many messages it has and did not settle."""
-        return sum([len(consumer.held) for consumer in self.consumers()])
+        return sum([consumer.holding for consumer in self.consumers()])
 
     def replaced(self) -> None:
         self._connection.taken_over()

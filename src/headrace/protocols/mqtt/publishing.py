@@ -5,7 +5,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.account import Account
-from headrace.core.address import QUEUE_PREFIX, parse_address
+from headrace.core.address import is_read_address, parse_address
 from headrace.core.publisher import Publisher
 from headrace.core.rights import Rights
 from headrace.errors import HeadraceError, ProtocolError
@@ -87,7 +87,7 @@ class Inbox:
         try:
             if self._account.is_metered:
                 self.published += 1
-            if packet.topic.startswith(QUEUE_PREFIX) and "/$" in packet.topic and self._settles(packet):
+            if "/$" in packet.topic and is_read_address(packet.topic) and self._settles(packet):
                 self._answer(packet, SUCCESS)
             else:
                 self._publish(packet, now_us)

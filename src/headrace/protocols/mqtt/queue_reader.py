@@ -2,9 +2,10 @@
 
 from typing import TYPE_CHECKING, final
 
-from headrace.core.address import format_message_id, queue_topic
-from headrace.core.definition import EPHEMERAL, QueueDefinition
+from headrace.core.address import format_message_id
+from headrace.core.definition import EPHEMERAL
 from headrace.core.delivery import Consumer, Delivery
+from headrace.core.modes import STREAM_MODE, mode_to_join
 from headrace.core.stream import StreamGroup
 from headrace.errors import Refused
 from headrace.model import Message, Source
@@ -23,11 +24,12 @@ class QueueReader:
 
     __slots__ = ("_client", "_group", "_origin", "_qos", "_queue", "_root", "_source", "consumer", "is_stream")
 
-    def __init__(self, client: "Client", queue: str, qos: int) -> None:
+    def __init__(self, client: "Client", queue: str, root: str, qos: int) -> None:
         self._client = client
         self._queue = queue
         self._qos = qos
-        self._root = queue_topic(queue)
+        self._root = root
+        """The address that the client has for the queue, without a key."""
         self._group = b""
         self._source: Source | None = None
         self._origin = b""
@@ -37,17 +39,16 @@ class QueueReader:
         self.consumer.owner = client
         self.consumer.allowance = client.allowance
 
-    def open(self, group: str, key_filter: str, position: str, auto_commit: bool) -> None:
+    def open(self, group: str, key_filter: str, position: str, auto_commit: bool, mode: str) -> None:
         """Become a member. Raises Refused where the queue or the group does not allow it."""
         broker = self._client.host.broker
-        if self._queue not in broker.topology.queues:
-            broker.declare(QueueDefinition(self._queue, EPHEMERAL, durable=False))
-        definition = broker.queue(self._queue, self._client).definition
-        self.is_stream = definition.is_stream
-        if not self._qos and not (self.is_stream or definition.kind == EPHEMERAL):
+        queue = broker.addressed(self._queue, self._client)
+        joined = mode_to_join(queue, group, mode)
+        self.is_stream = joined == STREAM_MODE
+        if not self._qos and not (self.is_stream or queue.definition.kind == EPHEMERAL):
             raise Refused(f"queue '{self._queue}' takes no subscription at QoS 0: its messages must be acknowledged")
         members = broker.consume(
-            self._queue, self.consumer, group, key_filter, position=position or None, auto_commit=auto_commit
+            self._queue, self.consumer, group, key_filter, joined, position or None, auto_commit=auto_commit
         )
         self._group = encode_user_property("group-id", members.name) + encode_user_property("queue", self._queue)
 

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.address import group_of_client, is_address, parse_address
+from headrace.core.address import DEAD_LETTER_PREFIX, group_of_client, is_read_address, parse_address, queue_topic
+from headrace.core.modes import mode_joined
 from headrace.core.rights import Rights
 from headrace.core.subscription import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, topics_read
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused, TooLarge
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
 AUTO_COMMIT: Final = "x-auto-commit"
+GROUP_MODE: Final = "group-mode"
 
 
 def subscribe(client: "Client", packet: Subscribe, rights: Rights) -> None:
@@ -77,7 +79,7 @@ def resume(client: "Client", rights: Rights) -> None:
         try:
             rights.check_topic_subscribe(topics_read(subscription.pattern), client.client_id)
             if subscription.is_queue:
-                _join(client, subscription, {})
+                _join(client, subscription, {GROUP_MODE: _former_mode(client, subscription)})
         except HeadraceError:
             client.host.broker.sessions.unsubscribe(session, subscription.pattern)
 
@@ -93,7 +95,7 @@ def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[st
     assert client.session is not None
     pattern = asked.pattern
     assurance = asked.qos
-    if is_address(pattern):
+    if is_read_address(pattern):
         assurance = min(assurance, AT_LEAST_ONCE)  # what a queue hands out comes again when it is not settled in time
     if asked.no_local and pattern.startswith(SHARE_PREFIX):  # MQTT 5 [MQTT-3.8.3-4]
         raise ProtocolError(PROTOCOL_ERROR, f"SUBSCRIBE: {pattern!r} is shared and must not be without its own")
@@ -105,7 +107,7 @@ def _subscription(client: "Client", asked: Asked, identifier: int, user: dict[st
         asked.no_local,
         asked.retain_as_published,
         asked.retain_handling,
-        _group(client, user) if is_address(pattern) else "",
+        _group(client, user) if is_read_address(pattern) else "",
         user.get(AUTO_COMMIT, "true").lower() not in ("false", "0", "no"),
     )
 
@@ -123,9 +125,19 @@ def _join(client: "Client", subscription: Subscription, user: dict[str, str]) ->
     former = client.readers.pop(subscription.pattern, None)
     if former is not None:
         former.close()
-    reader = QueueReader(client, address.queue, subscription.assurance)
-    reader.open(subscription.group, address.key, user.get(STREAM_OFFSET, ""), subscription.auto_commit)
+    is_short = subscription.pattern.startswith(DEAD_LETTER_PREFIX)
+    root = address.queue if is_short else queue_topic(address.queue)
+    reader = QueueReader(client, address.queue, root, subscription.assurance)
+    position, mode = user.get(STREAM_OFFSET, ""), user.get(GROUP_MODE, "")
+    reader.open(subscription.group, address.key, position, subscription.auto_commit, mode)
     client.readers[subscription.pattern] = reader
+
+
+def _former_mode(client: "Client", subscription: Subscription) -> str:
+    """In which mode the client was a member of the group, as far as that is still there."""
+    address = parse_address(subscription.pattern)
+    queue = client.host.broker.topology.queues.get(address.queue)
+    return mode_joined(queue, subscription.group, address.key)
 
 
 def _code_of(error: HeadraceError) -> int:

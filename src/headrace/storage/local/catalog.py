@@ -9,7 +9,7 @@ from typing import final
 
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import Batch, Change, Staged
+from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block import Block
 from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
@@ -89,7 +89,11 @@ class Catalog:
             if group is None:
                 group = self._stage_new(step, staged)
             staged.groups.append(group)
-            write_step(staged.operations, step, group.log.id, group.id)
+            log = group.log
+            write_step(staged.operations, step, log.id, group.id)
+            if step.cut:
+                step.cut = min(step.cut, log.staged_next)
+                write_truncate(staged.operations, log.id, step.cut)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
@@ -176,7 +180,22 @@ class Catalog:
         for change in batch.changes:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
+        late = self._step(batch, seq)
         self._append(batch)
+        for log, before in (*late, *batch.cuts):
+            self._cut(log, before)
+        for change in batch.changes:
+            if change.kind in (PUT, DELETE):
+                self.table(change.table).put(change.key, change.value)
+            elif change.kind == DROP_LOG and change.log is not None:
+                self._apply_drop(change, change.log)
+
+    def _step(self, batch: Batch, seq: int) -> list[Cut]:
+        """Have the groups step on; returns the cuts of those steps that are beyond what was in their logs before.
+
+        The others are made at once, so that a log is empty when the next message comes, and need not keep both.
+        """
+        late: list[Cut] = []
         for number, step in enumerate(batch.steps):
             group = batch.groups[number]
             self.note_dirty(group)
@@ -187,14 +206,15 @@ class Catalog:
                 group.state.apply_progress(step)
             if seq > group.pending_seq:
                 group.state.apply_pending(step)
-        for log, before in batch.cuts:
-            self.tail_bytes -= log.truncate(before)
-            self.trim(log)
-        for change in batch.changes:
-            if change.kind in (PUT, DELETE):
-                self.table(change.table).put(change.key, change.value)
-            elif change.kind == DROP_LOG and change.log is not None:
-                self._apply_drop(change, change.log)
+            if step.cut > group.log.next_offset:
+                late.append((group.log, step.cut))
+            elif step.cut:
+                self._cut(group.log, step.cut)
+        return late
+
+    def _cut(self, log: LocalLog, before: int) -> None:
+        self.tail_bytes -= log.truncate(before)
+        self.trim(log)
 
     def _append(self, batch: Batch) -> None:
         """Add the messages of a batch to the tails of their logs."""
@@ -216,11 +236,11 @@ class Catalog:
                 row_bytes = block.row_bytes + MESSAGE_BYTES
             if count >= MERGE_ROWS:
                 added += log.append_rows(base, block, row, count)
+            elif count == 1 and messages:
+                log.append_one(base, messages[row], row_bytes)
+                added += row_bytes
             else:
-                if count == 1 and messages:
-                    few = [messages[row]]  # a hundred instructions less than a slice
-                else:
-                    few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
+                few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count
@@ -228,7 +248,7 @@ class Catalog:
 
     def tails(self) -> list[LocalLog]:
         """The logs with messages that are in no segment yet."""
-        for log in [log for log in self._tails if not log.tail]:
+        for log in [log for log in self._tails if not log.has_tail]:
             self._tails.discard(log)
             log.is_in_tails = False
         return list(self._tails)

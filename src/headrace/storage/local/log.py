@@ -124,7 +124,9 @@ class LocalLog(Log):
     __slots__ = (
         "_cache",
         "_directory",
+        "_lone",
         "_open_piece",
+        "_pieces",
         "active",
         "damage",
         "dropped",
@@ -139,7 +141,6 @@ class LocalLog(Log):
         "sealed_lengths",
         "staged_next",
         "stored_bytes",
-        "tail",
         "tail_bytes",
         "unloaded",
     )
@@ -154,7 +155,11 @@ class LocalLog(Log):
         self.staged_next = 0
         self.number = 0
         """Which of the logs it was where these were last counted."""
-        self.tail: list[Piece] = []
+        self._lone: Message | None = None
+        """The tail, if it is one message: with one in each of many queues it is nothing else, and a piece of its own
+        would be made and thrown away for each."""
+        self._pieces: list[Piece] = []
+        """The tail, if it is more."""
         self.tail_bytes = 0
         self._open_piece: Piece | None = None
         """The last piece of the tail, while small appends go to it."""
@@ -175,6 +180,20 @@ class LocalLog(Log):
         self.dropped = False
         self._directory = root
         self._cache = cache
+
+    @property
+    def tail(self) -> list[Piece]:
+        """What is in memory and in no segment, the oldest first."""
+        if self._lone is not None:
+            self._open_piece = Piece(self.next_offset - 1, 1, self.tail_bytes, [self._lone], None, 0)
+            self._lone = None
+            self._pieces.append(self._open_piece)
+        return self._pieces
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether there is any of it."""
+        return self._lone is not None or bool(self._pieces)
 
     @property
     def directory(self) -> Path:
@@ -258,15 +277,25 @@ class LocalLog(Log):
                 yield batch_of_block(block, start - block.base, end - block.base)
             start = end
 
+    def append_one(self, base: int, message: Message, size: int) -> None:
+        """Add a committed message to the tail, which takes `size` bytes of memory."""
+        if self._lone is not None or self._pieces:
+            self.append(base, [message], size)
+            return
+        self._lone = message
+        self.next_offset = base + 1
+        self.tail_bytes += size
+
     def append(self, base: int, messages: list[Message], size: int) -> None:
-        """Add a few committed messages to the tail, which take `size` bytes of memory; the list becomes its own."""
+        """The same for a few; the list becomes the tail's own."""
+        tail = self.tail
         piece = self._open_piece
         count = len(messages)
         self.next_offset = base + count
         self.tail_bytes += size
         if piece is None:
             self._open_piece = Piece(base, count, size, messages, None, 0)
-            self.tail.append(self._open_piece)
+            tail.append(self._open_piece)
             return
         piece.messages += messages
         piece.next = base + count
@@ -277,8 +306,8 @@ class LocalLog(Log):
     def append_rows(self, base: int, block: Block, start: int, count: int) -> int:
         """Add many, as rows of an encoded block."""
         size = block.row_bytes * count
-        self._open_piece = None
         self.tail.append(Piece(base, count, size, [], block, start))
+        self._open_piece = None
         self.next_offset = base + count
         self.tail_bytes += size
         return size
@@ -288,8 +317,10 @@ class LocalLog(Log):
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
         if self.flushing:
             return 0  # the flusher reads the tail; what is below goes when it is done
-        if not self.tail or self.tail[-1].next <= self.first_offset:
+        if self.first_offset == self.next_offset or not self.has_tail:
             return self.drop_tail()
+        if self._lone is not None:
+            return 0
         gone = 0
         freed = 0
         for piece in self.tail:
@@ -306,13 +337,15 @@ class LocalLog(Log):
     def drop_tail(self) -> int:
         """Forget what is in memory; returns how many bytes that gives back."""
         freed, self.tail_bytes = self.tail_bytes, 0
-        self.tail.clear()
-        self._open_piece = None
+        self._lone = None
+        if self._pieces:
+            self._pieces.clear()
+            self._open_piece = None
         return freed
 
     def forget_settled(self) -> int:
         """Let go of every message in memory that is truncated; returns how many bytes that gives back."""
-        freed = self.tail[0].shorten(self.first_offset, 1) if self.tail and not self.flushing else 0
+        freed = self._pieces[0].shorten(self.first_offset, 1) if self._pieces and not self.flushing else 0
         self.tail_bytes -= freed
         return freed
 
@@ -324,7 +357,7 @@ class LocalLog(Log):
     @property
     def has_small_tail(self) -> bool:
         """Whether what is in memory is hardly worth a file: making one takes as long as a few hundred messages do."""
-        return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self.tail])
+        return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self._pieces])
 
     def copy_tail(self) -> Tail:
         """What is in memory and not truncated; the tail goes on as it is."""
@@ -338,9 +371,10 @@ class LocalLog(Log):
     def begin_flush(self) -> list[Piece]:
         """What of the tail has to go to segments; nothing is added to it any more."""
         self.load()
+        tail = self.tail
         self._open_piece = None
-        self.flushing = len(self.tail)
-        return [piece for piece in self.tail if piece.next > self.first_offset]
+        self.flushing = len(tail)
+        return [piece for piece in tail if piece.next > self.first_offset]
 
     def flushed(self, pieces: int) -> int:
         """The first pieces of the tail are in segments now; returns how many bytes of memory that gives back."""
@@ -399,7 +433,10 @@ class LocalLog(Log):
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""
-        tail = self.tail
+        lone = self._lone
+        if lone is not None and offset == self.next_offset - 1:
+            return [lone]
+        tail = self._pieces
         if tail and offset >= tail[0].base:
             piece = tail[-1]
             if offset < piece.base:

@@ -57,6 +57,8 @@ class Catalog:
             self._appender.append(self._batch, self._staging(each.append.log), each, shared_ids)
         for step, known in zip(commit.steps, about, strict=True):
             self._step(step, known)
+            if step.cut:
+                self._truncate(self._staging(step.log), step.cut)
         self._batch.puts.update(commit.puts)
         for name, before in commit.truncations.items():
             self._truncate(self._staging(name), before)
