@@ -41,7 +41,7 @@ def test_it_counts_queues_that_never_had_a_message(
     engine, commit = MemoryEngine(), Commit()
     commit.put(QUEUES, b"orders", b"{}")
     commit.put(QUEUES, b"events", b"{}")
-    commit.append("events", Message(Source("events"), b"one", 1))
+    commit.append("events", [Message(Source("events"), b"one", 1)])
     engine.commit(commit, lambda error: None)
     engine.sync()
 
