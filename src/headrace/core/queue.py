@@ -55,6 +55,7 @@ class Queue:
     may_run_ahead: bool
     deleted: bool
     is_overdue: bool
+    _is_cut_at_once: bool
     unsynced: int
     _synced_to: int
     due: int
@@ -68,7 +69,7 @@ class Queue:
     statistics: Statistics
     _wake_us: int
     touched: int
-    disposal: Disposal
+    cut_below: int
 
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
@@ -118,6 +119,10 @@ class Queue:
         self.depth = Depth(self)
         self.is_limited = self.depth.is_limited
         """What the depth says, without a look at it."""
+        self._is_cut_at_once = False
+        """Whether what a group settles leaves the log with that very step, as there is nobody else to ask."""
+        self.cut_below = 0
+        """Everything below is on its way out of the log."""
         self.disposal = Disposal(self, self.depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
@@ -202,6 +207,7 @@ class Queue:
         self.is_limited = self.depth.is_limited
         is_open = self.refusal is None and self.selector is None and not self.is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
+        self.look_at_exit()
 
     def unstaged_encoded(self, rows: list[Encoded]) -> None:
         """What was accepted in bulk is in the log now, or it never will be."""
@@ -252,7 +258,7 @@ class Queue:
     @property
     def first_offset(self) -> int:
         """Where the log begins, what is on its way out not counted."""
-        return max(self.log.first_offset, self.disposal.truncated)
+        return max(self.log.first_offset, self.cut_below)
 
     @property
     def safe_offset(self) -> int:
@@ -355,6 +361,7 @@ class Queue:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
         self.look_at_readers()
+        self.look_at_exit()
 
     def look_at_readers(self) -> None:
         """Groups came or went, or their members: some must not have messages that are not synced."""
@@ -430,14 +437,24 @@ class Queue:
             self.around.dead_letter(turn, self, message, death)
 
     def cut(self, turn: Turn, group: WorkGroup) -> int:
-        """Below which offset the log's messages may go now that this group settled some; 0 for none.
+        """Below which offset the log's messages go now that this group settled some; 0 for none.
 
-        Where there are others to ask, that is found out when the turn ends.
+        Where there are others to ask, that is found out when the turn ends. A cut at once takes 1,300 instructions less
+        than a truncation by itself, of 20,000 for a message in a queue of its own.
         """
-        if self.is_limited or not self.durable or self.is_stream or turn.is_rehearsal or len(self._group_list) != 1:
+        if not self._is_cut_at_once or turn.is_rehearsal:
             turn.touch(self)
             return 0
-        return self.disposal.cut(turn, group.state.committed)
+        floor = group.state.committed
+        if floor <= self.cut_below:
+            return 0
+        self.cut_below = floor
+        return floor
+
+    def look_at_exit(self) -> None:
+        """Something changed that decides on how messages leave."""
+        is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
+        self._is_cut_at_once = is_plain and len(self._group_list) == 1
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

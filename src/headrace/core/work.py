@@ -197,7 +197,8 @@ class WorkGroup(Group):
 
     def finish_one(self, turn: Turn, offset: int, message: Message, attempts: int, now_us: int) -> None:
         """Be done with a message that nobody holds, as with one that was acknowledged."""
-        self.queue.note_end(turn, self, offset, attempts, DONE, now_us)
+        if self.queue.has_history:
+            self.queue.note_end(turn, self, offset, attempts, DONE, now_us)
         self._settled(turn, offset, message)
 
     def put_back(self, found: list[Found]) -> None:

@@ -9,7 +9,7 @@ from typing import final
 
 from headrace.storage.api import Append, Commit, Done, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import Batch, Change, Staged
+from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block import Block
 from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
@@ -180,7 +180,22 @@ class Catalog:
         for change in batch.changes:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
+        late = self._step(batch, seq)
         self._append(batch)
+        for log, before in (*late, *batch.cuts):
+            self._cut(log, before)
+        for change in batch.changes:
+            if change.kind in (PUT, DELETE):
+                self.table(change.table).put(change.key, change.value)
+            elif change.kind == DROP_LOG and change.log is not None:
+                self._apply_drop(change, change.log)
+
+    def _step(self, batch: Batch, seq: int) -> list[Cut]:
+        """Have the groups step on; returns the cuts of those steps that are beyond what was in their logs before.
+
+        The others are made at once, so that a log is empty when the next message comes, and need not keep both.
+        """
+        late: list[Cut] = []
         for number, step in enumerate(batch.steps):
             group = batch.groups[number]
             self.note_dirty(group)
@@ -191,15 +206,11 @@ class Catalog:
                 group.state.apply_progress(step)
             if seq > group.pending_seq:
                 group.state.apply_pending(step)
-            if step.cut:
+            if step.cut > group.log.next_offset:
+                late.append((group.log, step.cut))
+            elif step.cut:
                 self._cut(group.log, step.cut)
-        for log, before in batch.cuts:
-            self._cut(log, before)
-        for change in batch.changes:
-            if change.kind in (PUT, DELETE):
-                self.table(change.table).put(change.key, change.value)
-            elif change.kind == DROP_LOG and change.log is not None:
-                self._apply_drop(change, change.log)
+        return late
 
     def _cut(self, log: LocalLog, before: int) -> None:
         self.tail_bytes -= log.truncate(before)
