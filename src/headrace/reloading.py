@@ -42,7 +42,9 @@ def tls_files(settings: TlsSettings) -> TlsFiles | None:
 def limit(broker: Broker, settings: Settings) -> None:
     """Give a virtual host the limits that all have."""
     limits = settings.limits
-    broker.limit(limits.unwritten_bytes, limits.memory_bytes, settings.queue_manager.auto_commit_interval)
+    broker.administration.limit(
+        limits.unwritten_bytes, limits.memory_bytes, settings.queue_manager.auto_commit_interval
+    )
 
 
 @final

@@ -110,7 +110,7 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
         consumers += queue.consumers
         if number < room:
             _queue(page, host, queue)
-            _source(page, host, queue, broker.follower(queue))
+            _source(page, host, queue, broker.administration.follower(queue))
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
     page.gauge("headrace_queues", "Queues.").add(len(names), labels)

@@ -54,7 +54,7 @@ def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now
         **queue_to_json(host, queue, sampler),
         "reason": str(queue.refusal) if queue.refusal is not None else "",
         "definition": queue.definition.to_json(),
-        "source": source_to_json(broker.follower(queue)),
+        "source": source_to_json(broker.administration.follower(queue)),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
         "bindings": len(broker.topology.exchanges.bindings_to(queue.name)),
         "history": (series or Series(QUEUE_COUNTERS, QUEUE_GAUGES)).history(),

@@ -10,18 +10,19 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.groups import MAIN
-from headrace.core.address import effective_group, is_address
+from headrace.core.address import is_address
+from headrace.core.administration import Administration
 from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
 from headrace.core.browser import Browser, Show
 from headrace.core.bulk import Bulk
 from headrace.core.claims import Claims
 from headrace.core.confirms import Confirm, ConfirmAll
-from headrace.core.definition import EPHEMERAL, QueueDefinition
+from headrace.core.consuming import Consuming
+from headrace.core.definition import QueueDefinition
 from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
-from headrace.core.follower import Follower
 from headrace.core.group import ACK, Group
 from headrace.core.groups import Groups
 from headrace.core.history import HISTORY_PREFIX, read_entry
@@ -29,35 +30,27 @@ from headrace.core.inner import InnerQueues
 from headrace.core.kept import Kept
 from headrace.core.ledger import Ledger
 from headrace.core.line import Line, Schedule
-from headrace.core.modes import mode_to_join
-from headrace.core.position import RESUME, parse_position
-from headrace.core.properties import Codecs, Properties
+from headrace.core.properties import Codecs
 from headrace.core.publishing import Publishing
 from headrace.core.pubsub import PubSub
-from headrace.core.queue import DEFAULT_GROUP, Queue
+from headrace.core.queue import Queue
 from headrace.core.queues import Queues
-from headrace.core.readers import group_named
 from headrace.core.retained import Retained
 from headrace.core.session import Session, Will
 from headrace.core.session_store import SessionStore
 from headrace.core.sessions import Sessions
 from headrace.core.statistics import Statistics
-from headrace.core.stream import StreamGroup
 from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
-from headrace.core.taking import reclaim, take_one
-from headrace.core.topics import MAX_TOPIC_BYTES, quoted
-from headrace.core.topology import DEFAULT_HOST, Topology, topic_of, unscoped
+from headrace.core.topics import quoted
+from headrace.core.topology import DEFAULT_HOST, Topology, topic_of
 from headrace.core.transaction import Publish
 from headrace.core.work import WorkGroup
-from headrace.errors import PreconditionFailed, Refused
+from headrace.errors import Refused
 from headrace.model import Message, Source
 from headrace.selector import Selector
-from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
-from headrace.storage.group_state import STREAM as STREAM_MODE
-from headrace.storage.group_state import WORK as WORK_MODE
+from headrace.storage.api import Engine
 
 _log: Final = logging.getLogger("headrace.core")
-_SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most: these fit without a look
 
 
 @final
@@ -75,25 +68,26 @@ class Broker:
         bounds: Bounds = DEFAULT_BOUNDS,
         replication_group: str = MAIN,
     ) -> None:
-        self._engine = engine
         self._clock = clock
         self.codecs = codecs or Codecs()
         self.topology = Topology(host)
-        self._replication_group = replication_group
         self._flow = flow or Flow()
         self._line = Line(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._line, self.topology, self.codecs)
+        self._queues = Queues(engine, clock, self._line, self.topology, self.codecs, replication_group)
         self.topology.load(engine)
         inner = InnerQueues(engine, host, self._line, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
+        self._consuming = Consuming(self._queues, self._line, clock)
         self._publishing = Publishing(self._queues, self.pubsub, self._line, clock)
         self.ledger = Ledger(engine, host)
         self.kept = Kept(engine, host, self._line)
+        self.dead_letters = self._queues.dead_letters
         self.claims = Claims(self._line, self._queues, clock)
         self.groups = Groups(self._line, self._queues, clock)
-        self.on_dissolved: dict[object, Callable[[], None]] = {}
+        self.administration = Administration(engine, self._queues, self._line, clock)
+        self.on_dissolved = self.administration.on_dissolved
         """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
     # -- publishing --------------------------------------------------------------------------------------------------
@@ -184,14 +178,11 @@ class Broker:
 
     def _publish_will(self, will: Will) -> None:
         """Publish what a session left behind, as of now."""
-        now_us = self._clock.now_us()
-        said = will.envelope.message
-        expires_us = now_us + will.expires_s * 1_000_000 if will.expires_s else 0
-        message = Message(said.source, said.payload, now_us, said.properties, said.priority, expires_us)
+        message = will.message(self._clock.now_us())
         try:
             self.publish_topic(message, None, will.envelope.assurance, will.envelope.retain)
         except Refused as error:
-            _log.warning("the will for %s cannot be published: %s", quoted(said.source.topic), error)
+            _log.warning("the will for %s cannot be published: %s", quoted(message.source.topic), error)
 
     def transaction(
         self,
@@ -221,12 +212,6 @@ class Broker:
         connection has it for itself, AccessRefused for names the server keeps, Refused for another replication group,
         NotFound and PreconditionFailed for a source that is none.
         """
-        group = definition.replication_group
-        if group and group != self._replication_group:
-            raise Refused(
-                f"queue '{definition.name}' is to be in the replication group '{group}', and this broker serves "
-                f"'{self._replication_group}'; declare it at a broker of that group"
-            )
         return self._queues.declare(definition, owner, passive)
 
     def queue(self, name: str, owner: object = None) -> Queue:
@@ -239,37 +224,9 @@ class Broker:
         self._queues.addressed(name)
         return self._queues.find(name, owner)
 
-    def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
-        """Have a queue that exists be as defined, of the same type and durability: see reconciling.py. Raises NotFound.
-
-        What it leaves no room for goes. Priorities and single consumers change at a start only.
-        """
-        self._queues.alter(self._queues.find(definition.name), definition, is_start)
-
-    def follower(self, queue: Queue) -> Follower | None:
-        """How far a queue is in the stream that it is filled from; None for one that is not."""
-        return self._queues.assigner.of(queue)
-
-    def loss(self, definition: QueueDefinition) -> int:
-        """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
-        return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
-
-    def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
-        """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
-        streams' readers that commit by themselves have their progress stored."""
-        self._flow.limit(unwritten_bytes, memory_bytes)
-        self._queues.auto_commit_us = auto_commit_ms * 1000
-
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
         """Remove a queue; returns how many messages it held. Raises NotFound, PreconditionFailed, ResourceLocked."""
-        queue = self._queues.find(name, owner)
-        if if_unused and queue.consumers:
-            raise PreconditionFailed(f"queue '{name}' in use")
-        if if_empty and queue.messages:
-            raise PreconditionFailed(f"queue '{name}' not empty")
-        count = queue.messages
-        self._queues.drop(queue)
-        return count
+        return self._queues.delete(name, if_unused, if_empty, owner)
 
     def purge(self, name: str, owner: object = None) -> int:
         """Drop all messages that wait in a queue; returns how many. Raises Refused for a stream, Corrupt."""
@@ -326,46 +283,14 @@ class Broker:
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
-        queue = self._queues.usable(name, consumer.owner)
-        place = parse_position(position)
-        mode = mode or mode_to_join(queue, group)
-        group = effective_group(group or (consumer.name if mode == STREAM_MODE else DEFAULT_GROUP), key_filter)
-        turn = self._line.open()
-        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
-        if queue.definition.kind == EPHEMERAL:
-            consumer.auto_ack = True
-        if isinstance(members, StreamGroup):
-            members.agree(auto_commit)
-            members.select(consumer.selector)
-            consumer.selector = None  # the readers of a stream have one position, and so one selector
-        is_first = not len(members.consumers)
-        members.consumers.join(consumer, exclusive)
-        consumer.group = members
-        queue.had_consumers = True
-        queue.touch(self._clock.now_us())
-        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
-            members.seek(turn, queue.offset_at(place))
-        self._line.pump_soon(queue)
-        return members
+        return self._consuming.join(name, consumer, group, key_filter, mode, position, auto_commit, exclusive)
 
     def cancel(self, consumer: Consumer, keep: bool = False) -> None:
         """A consumer leaves; what it holds goes back in line. An auto-delete queue goes with its last consumer.
 
         With `keep` it gets nothing more, but may still settle what it holds, until it is cancelled without.
         """
-        group = consumer.group
-        if group is None:
-            return
-        queue = group.queue
-        if keep and consumer.holding:
-            group.consumers.leave(consumer)
-            queue.touch(self._clock.now_us())
-        else:
-            queue.leave(self._line.open(), consumer, self._clock.now_us())
-        if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
-            self._queues.drop(queue)
-        else:
-            self._line.pump_soon(queue)
+        self._consuming.leave(consumer, keep)
 
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
         """One message for a consumer that asks for it, None when none waits.
@@ -373,19 +298,7 @@ class Broker:
         The consumer need not be a member, but all it takes is from one group; `cancel` gives back what it holds.
         Raises NotFound, ResourceLocked, AccessRefused (exclusive use), Refused (a stream, another group), Corrupt.
         """
-        queue = self._queues.usable(name, consumer.owner)
-        if queue.definition.is_stream:
-            raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
-        turn = self._line.open()
-        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK_MODE)
-        queue.touch(self._clock.now_us())
-        assert isinstance(members, WorkGroup)
-        if consumer.group not in (None, members):
-            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
-        delivery = take_one(members, turn, consumer, self._clock.now_us())
-        if consumer.holding:
-            consumer.group = members
-        return delivery
+        return self._consuming.take(name, consumer, group)
 
     def browse(
         self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object = None
@@ -394,11 +307,7 @@ class Broker:
 
         `ended` is called when the queue goes away. Raises NotFound, ResourceLocked, Corrupt.
         """
-        queue = self._queues.usable(name, owner)
-        browser = Browser(queue, show, selector, ended)
-        queue.browsers += (browser,)
-        queue.touch(self._clock.now_us())
-        return browser
+        return self._consuming.browse(name, show, selector, ended, owner)
 
     def allow_browser(self, browser: Browser, count: int) -> None:
         """Let a browser be shown `count` more messages and then no more; 0 pauses it."""
@@ -407,17 +316,14 @@ class Broker:
 
     def end_browser(self, browser: Browser) -> None:
         """It wants to see nothing more."""
-        queue = browser.queue
-        queue.browsers = tuple([other for other in queue.browsers if other is not browser])
+        self._consuming.end_browser(browser)
 
     def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
         """Have a consumer hold again what it held, by its name, when the broker was stopped; it gets nothing more.
 
         Nothing where the queue or the group is gone, or there is nothing to hold. Raises Corrupt.
         """
-        queue = self.topology.queues.get(name)
-        members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
-        return reclaim(members, consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
+        return self._consuming.reclaim(name, group, consumer)
 
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on; 0 means as many as there are."""
@@ -491,66 +397,10 @@ class Broker:
         """What was counted since the broker was opened."""
         return self._line.statistics
 
-    # -- what is gone ------------------------------------------------------------------------------------------------
-
-    def dead_letters(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
-        """Dead letters of a queue, oldest first, without taking them. Raises NotFound, Corrupt."""
-        return self._queues.dead_letters.list(name, offset, limit)
-
-    def dead_letter_queue(self, name: str) -> Queue:
-        """The queue that holds the dead letters of the queue named, or that is named itself. Raises NotFound."""
-        return self._queues.dead_letters.grave_of(name)
-
-    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
-
-        Those whose queue is gone stay. More than 64 MiB or the limit needs another call; `start` is the first offset
-        that is looked at. Raises NotFound, Corrupt.
-        """
-        return self._queues.dead_letters.redrive(self._line.open(), name, limit, self._clock.now_us(), start)
-
-    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send what waits in a queue to another queue, as it is, in order and in one commit; returns how many went.
-
-        The same bounds. Raises NotFound, Refused for a stream, Corrupt.
-        """
-        self._queues.usable(name, None)
-        to = self._queues.usable(target, None)
-        return self._queues.dead_letters.transfer(self._line.open(), name, to, limit, self._clock.now_us(), start)
-
-    def purge_dead_letters(self, name: str) -> int:
-        """Drop the dead letters of a queue; returns how many. Raises NotFound."""
-        return self._queues.dead_letters.grave_of(name).disposal.purge(self._line.open())
-
     def history(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, dict[str, object]]]:
         """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""
         kept = self.topology.queues.get(HISTORY_PREFIX + name)
         return [(at, read_entry(message)) for at, message in kept.browse(offset, limit)] if kept is not None else []
-
-    def dissolve(self) -> Commit:
-        """The virtual host goes: its connections are ended, and the commit returned removes all that is stored of it.
-
-        Whoever calls may add to that commit, and then calls `end`.
-        """
-        for tell in list(self.on_dissolved.values()):
-            tell()
-        commit = self._line.open().durable
-        self._queues.drop_all()
-        for table, key in self._line.staged_keys():
-            commit.delete(table, key)
-        for table in (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT):
-            for key, _ in self._engine.items(table):
-                if unscoped(self.topology.host, key.decode(errors="replace")) is not None:
-                    commit.delete(table, key)
-        return commit
-
-    def end(self, confirm: Confirm, ended: Callable[[], None]) -> None:
-        """Store what is staged, and nothing that comes after. `ended` is called when that is done, however long it
-        takes; `confirm` hears of the first attempt."""
-        turn = self._line.open()
-        turn.is_barrier = True
-        turn.confirms.add(confirm)
-        self._line.end(ended)
 
     # -- turns and flow ----------------------------------------------------------------------------------------------
 
@@ -612,10 +462,7 @@ class Broker:
         now_us = self._clock.now_us()
         self._line.retry(now_us)
         ack_due_us = self._line.give_up(now_us)
-        for queue in self._queues.timers.take(now_us):
-            queue.on_time(self._line.open(), now_us)
-            self._line.pump_soon(queue)
-        self._queues.assigner.on_time(now_us)
+        self._queues.on_time(now_us)
         self.sessions.on_time(now_us)
         if 0 < self.pubsub.retained.next_expiry_us <= now_us:
             self.pubsub.retained.expire(self._line.open(), now_us)

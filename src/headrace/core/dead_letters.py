@@ -4,10 +4,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
+from headrace.clock import Clock
 from headrace.core.address import dead_letter_origin, dead_letter_queue, is_address
 from headrace.core.dead_letter import Death, add_death, add_queue_history, birth_of, forget_deaths, is_cycle, routes_of
 from headrace.core.definition import QueueDefinition
 from headrace.core.entry import stamped
+from headrace.core.line import Line
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue import DEFAULT_GROUP, Queue
 from headrace.core.readers import group_named
@@ -28,9 +30,11 @@ REDRIVE_BYTES: Final = 64 << 20
 class DeadLetters:
     """Moves given-up messages to dead-letter queues, and back."""
 
-    def __init__(self, queues: "Queues", codecs: Codecs) -> None:
+    def __init__(self, queues: "Queues", codecs: Codecs, line: Line, clock: Clock) -> None:
         self._queues = queues
         self._codecs = codecs
+        self._line = line
+        self._clock = clock
 
     def move(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
         """Send a message to where this queue's dead letters go; it is dropped when that is nowhere."""
@@ -89,8 +93,8 @@ class DeadLetters:
         raw = message.properties if properties is None else self._codecs.encode(old.encoding, properties)
         return Message(source, message.payload, now_us, raw, message.priority)
 
-    def list(self, name: str, offset: int, limit: int) -> list[tuple[int, Message, Properties]]:
-        """Dead letters from `offset` on, oldest first, without taking them. `name` is the queue's or its grave's."""
+    def list(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
+        """Dead letters of a queue, oldest first, without taking them. Raises NotFound, Corrupt."""
         letters = self.grave_of(name).browse(offset, limit)
         return [(at, message, self._codecs.decode(message)) for at, message in letters]
 
@@ -105,31 +109,41 @@ class DeadLetters:
             return queues[queue.definition.dead_letter_queue]
         return queue
 
-    def redrive(self, turn: Turn, name: str, limit: int, now_us: int, start: int = 0) -> int:
-        """Send dead letters back to the queues they died in, in order; those whose queue is gone stay."""
-        grave = self.grave_of(name)
+    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
+
+        Those whose queue is gone stay. More than 64 MiB or the limit needs another call; `start` is the first offset
+        that is looked at. Raises NotFound, Corrupt.
+        """
+        turn, now_us, grave = self._line.open(), self._clock.now_us(), self.grave_of(name)
         return self._each(
             turn, grave, limit, start, lambda at, letter: self._send_back(turn, grave, at, letter, now_us)
         )
 
-    def transfer(self, turn: Turn, name: str, target: Queue, limit: int, now_us: int, start: int = 0) -> int:
-        """Send what waits in a queue to another one, in order and as it is; returns how much went."""
-        queue = self._queues.topology.queue(name)
-        if queue.definition.is_stream or target is queue:
+    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send what waits in a queue to another queue, as it is, in order and in one commit; returns how many went.
+
+        The same bounds. Raises NotFound, Refused for a stream, Corrupt.
+        """
+        queue, to = self._queues.usable(name, None), self._queues.usable(target, None)
+        if queue.definition.is_stream or to is queue:
             raise Refused(
-                f"messages cannot be moved from queue {name!r} to queue {target.name!r}: "
-                f"{'a stream keeps what it has' if target is not queue else 'they are there already'}"
+                f"messages cannot be moved from queue {name!r} to queue {target!r}: "
+                f"{'a stream keeps what it has' if to is not queue else 'they are there already'}"
             )
-        if target.refusal is not None:
-            raise target.refusal
+        turn, now_us = self._line.open(), self._clock.now_us()
 
         def send(offset: int, message: Message) -> bool:
             if not _take_out(turn, queue, offset):
                 return False
-            turn.move(target, stamped(target, message, now_us))
+            turn.move(to, stamped(to, message, now_us))
             return True
 
         return self._each(turn, queue, limit, start, send)
+
+    def purge(self, name: str) -> int:
+        """Drop the dead letters of a queue; returns how many. Raises NotFound."""
+        return self.grave_of(name).disposal.purge(self._line.open())
 
     def _each(self, turn: Turn, queue: Queue, limit: int, start: int, send: Callable[[int, Message], bool]) -> int:
         """Send messages of a queue off, up to both bounds; returns how many went."""

@@ -78,11 +78,11 @@ class Hosts:
         if broker is None:
             raise NotFound(f"no vhost '{name}'")
         self._leaving[name] = broker
-        commit = broker.dissolve()
+        commit = broker.administration.dissolve()
         commit.delete(HOSTS, name.encode())
         for add in self.on_delete:
             add(name, commit)
-        broker.end(done, lambda: self._gone(name))
+        broker.administration.end(done, lambda: self._gone(name))
 
     def _gone(self, name: str) -> None:
         self._leaving.pop(name, None)

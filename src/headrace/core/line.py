@@ -284,7 +284,7 @@ class Line:
         commit = turn.durable
         published = turn.published
         for at, queue in enumerate(published.queues):
-            commit.append(queue.log.name, published.messages[at])
+            commit.append(queue.log.name, published.messages[at]).at = queue.log
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)

@@ -55,11 +55,12 @@ class Queue:
     may_run_ahead: bool
     deleted: bool
     is_overdue: bool
+    _is_cut_at_once: bool
     unsynced: int
     _synced_to: int
     due: int
     refusal: Corrupt | None
-    _group_list: tuple[Group, ...]
+    _only_group: Group | None
     browsers: tuple[Browser, ...]
     awaited_bytes: int
     _history: History | None
@@ -68,7 +69,8 @@ class Queue:
     statistics: Statistics
     _wake_us: int
     touched: int
-    disposal: Disposal
+    cut_below: int
+    _group_list: tuple[Group, ...]
 
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
@@ -89,6 +91,8 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
+        self._only_group = None
+        """The group, if there is one."""
         self._group_list = ()
         """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
         loops over this, at a third of what a list of the dictionary's values takes."""
@@ -118,6 +122,10 @@ class Queue:
         self.depth = Depth(self)
         self.is_limited = self.depth.is_limited
         """What the depth says, without a look at it."""
+        self._is_cut_at_once = False
+        """Whether what a group settles leaves the log with that very step, as there is nobody else to ask."""
+        self.cut_below = 0
+        """Everything below is on its way out of the log."""
         self.disposal = Disposal(self, self.depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
@@ -202,6 +210,7 @@ class Queue:
         self.is_limited = self.depth.is_limited
         is_open = self.refusal is None and self.selector is None and not self.is_limited
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
+        self.look_at_exit()
 
     def unstaged_encoded(self, rows: list[Encoded]) -> None:
         """What was accepted in bulk is in the log now, or it never will be."""
@@ -252,7 +261,7 @@ class Queue:
     @property
     def first_offset(self) -> int:
         """Where the log begins, what is on its way out not counted."""
-        return max(self.log.first_offset, self.disposal.truncated)
+        return max(self.log.first_offset, self.cut_below)
 
     @property
     def safe_offset(self) -> int:
@@ -354,7 +363,9 @@ class Queue:
     def look_at_groups(self) -> None:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
+        self._only_group = self._group_list[0] if len(self._group_list) == 1 else None
         self.look_at_readers()
+        self.look_at_exit()
 
     def look_at_readers(self) -> None:
         """Groups came or went, or their members: some must not have messages that are not synced."""
@@ -373,16 +384,22 @@ class Queue:
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
-            for group in self._group_list:  # a consumer may join another group while it is delivered to
-                has_members = group.only is not None or len(group.consumers) > 0
-                if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
-                    group.pump(turn, now_us)
+            if self._only_group is not None:
+                self._pump(turn, self._only_group, now_us)
+            else:
+                for group in self._group_list:  # a consumer may join another group while it is delivered to
+                    self._pump(turn, group, now_us)
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
             try_again(self, now_us)
+
+    def _pump(self, turn: Turn, group: Group, now_us: int) -> None:
+        has_members = group.only is not None or len(group.consumers) > 0
+        if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
+            group.pump(turn, now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
@@ -430,14 +447,24 @@ class Queue:
             self.around.dead_letter(turn, self, message, death)
 
     def cut(self, turn: Turn, group: WorkGroup) -> int:
-        """Below which offset the log's messages may go now that this group settled some; 0 for none.
+        """Below which offset the log's messages go now that this group settled some; 0 for none.
 
-        Where there are others to ask, that is found out when the turn ends.
+        Where there are others to ask, that is found out when the turn ends. A cut at once takes 1,300 instructions less
+        than a truncation by itself, of 20,000 for a message in a queue of its own.
         """
-        if self.is_limited or not self.durable or self.is_stream or turn.is_rehearsal or len(self._group_list) != 1:
+        if not self._is_cut_at_once or turn.is_rehearsal:
             turn.touch(self)
             return 0
-        return self.disposal.cut(turn, group.state.committed)
+        floor = group.state.committed
+        if floor <= self.cut_below:
+            return 0
+        self.cut_below = floor
+        return floor
+
+    def look_at_exit(self) -> None:
+        """Something changed that decides on how messages leave."""
+        is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
+        self._is_cut_at_once = is_plain and self._only_group is not None
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

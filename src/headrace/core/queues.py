@@ -26,7 +26,7 @@ from headrace.core.topics import check_filter
 from headrace.core.topology import Topology, scoped, unscoped
 from headrace.core.turn import Turn
 from headrace.core.unborn import UnbornLog
-from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, ResourceLocked
+from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked
 from headrace.model import Message
 from headrace.storage.api import QUEUES, Engine
 
@@ -43,7 +43,15 @@ INNER_PREFIXES: Final = ("$session/", "$share/")
 class Queues(Surroundings):
     """Every queue of one virtual host, from its declaration to its end."""
 
-    def __init__(self, engine: Engine, clock: Clock, line: Line, topology: Topology, codecs: Codecs) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        line: Line,
+        topology: Topology,
+        codecs: Codecs,
+        replication_group: str,
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._line = line
@@ -53,9 +61,10 @@ class Queues(Surroundings):
         self.topology = topology
         self._host = topology.host
         self._codecs = codecs
+        self._replication_group = replication_group
         self.timers = Timers()
         self.pauses = Pauses(engine)
-        self.dead_letters = DeadLetters(self, codecs)
+        self.dead_letters = DeadLetters(self, codecs, line, clock)
         self.assigner = Assigner(topology, line, codecs, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
@@ -71,7 +80,12 @@ class Queues(Surroundings):
 
     def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:
         """See Broker.declare."""
-        name = definition.name
+        name, group = definition.name, definition.replication_group
+        if group and group != self._replication_group:
+            raise Refused(
+                f"queue '{name}' is to be in the replication group '{group}', and this broker serves "
+                f"'{self._replication_group}'; declare it at a broker of that group"
+            )
         existing = self.topology.queues.get(name)
         if existing is not None:
             self.check_owner(existing, owner)
@@ -215,6 +229,17 @@ class Queues(Surroundings):
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
+    def delete(self, name: str, if_unused: bool, if_empty: bool, owner: object) -> int:
+        """See Broker.delete."""
+        queue = self.find(name, owner)
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{name}' in use")
+        if if_empty and queue.messages:
+            raise PreconditionFailed(f"queue '{name}' not empty")
+        count = queue.messages
+        self.drop(queue)
+        return count
+
     def drop(self, queue: Queue) -> None:
         """Take a queue away, with its messages, groups, bindings and history; its consumers are told."""
         if queue.deleted:
@@ -278,6 +303,13 @@ class Queues(Surroundings):
     def _with_log(self, log: str) -> Queue | None:
         name = unscoped(self._host, log)
         return None if name is None else self.topology.queues.get(name) or self._inner.get(name)
+
+    def on_time(self, now_us: int) -> None:
+        """Have queues do what has come due, and those that are filled from streams go on."""
+        for queue in self.timers.take(now_us):
+            queue.on_time(self._line.open(), now_us)
+            self._line.pump_soon(queue)
+        self.assigner.on_time(now_us)
 
     # -- what a queue asks for ---------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Plan:
         for at in sources_first([(definition.name, definition.source) for definition in self.created]):
             self._broker.declare(self.created[at])
         for definition, _ in self.altered:
-            self._broker.alter(definition, self._is_start)
+            self._broker.administration.alter(definition, self._is_start)
 
     def _check_source(self, at: int, definition: QueueDefinition) -> None:
         try:
@@ -115,7 +115,7 @@ class Plan:
         if may_drop:
             return
         try:
-            loss = self._broker.loss(wanted)
+            loss = self._broker.administration.loss(wanted)
         except Corrupt:
             return  # a damaged queue is refused to everybody, and loses nothing
         if loss:

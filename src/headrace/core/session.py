@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.envelope import Envelope
 from headrace.core.subscription import Subscription
+from headrace.model import Message
 
 if TYPE_CHECKING:
     from headrace.core.delivery import Consumer
@@ -25,6 +26,12 @@ class Will:
         self.delay_s = delay_s
         self.expires_s = expires_s
         """How long the message is good for once it is published; 0 for no end."""
+
+    def message(self, now_us: int) -> Message:
+        """What is published, as of now."""
+        said = self.envelope.message
+        expires_us = now_us + self.expires_s * 1_000_000 if self.expires_s else 0
+        return Message(said.source, said.payload, now_us, said.properties, said.priority, expires_us)
 
 
 @final

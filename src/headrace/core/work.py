@@ -197,7 +197,8 @@ class WorkGroup(Group):
 
     def finish_one(self, turn: Turn, offset: int, message: Message, attempts: int, now_us: int) -> None:
         """Be done with a message that nobody holds, as with one that was acknowledged."""
-        self.queue.note_end(turn, self, offset, attempts, DONE, now_us)
+        if self.queue.has_history:
+            self.queue.note_end(turn, self, offset, attempts, DONE, now_us)
         self._settled(turn, offset, message)
 
     def put_back(self, found: list[Found]) -> None:
@@ -215,7 +216,7 @@ class WorkGroup(Group):
 
     def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
-        self.leases.end(offset)
+        self.leases.let_go(lease)
         consumer.release(offset)
         if outcome == ACK:
             self.finish_one(turn, offset, lease.message, lease.attempts, now_us)
@@ -398,7 +399,8 @@ class WorkGroup(Group):
         queue = self.queue
         queue.settled(message)
         self._forget(offset)
-        turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step = turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step.at = queue.log
 
     def _forget(self, offset: int) -> None:
         if self.state.has_pending:

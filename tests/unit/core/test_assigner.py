@@ -51,7 +51,7 @@ def contents(house: House, name: str) -> list[int]:
 
 
 def follower(house: House, name: str) -> Follower:
-    found = house.broker.follower(house.broker.queue(name))
+    found = house.broker.administration.follower(house.broker.queue(name))
     assert found is not None
     return found
 
@@ -239,7 +239,7 @@ def test_what_it_gets_is_work_like_any_other(house: House) -> None:
     house.settle(ACK, first, third)
     house.settle(REJECT, second)
 
-    assert [message.payload for _, message, _ in house.broker.dead_letters("work")] == [b"2"]
+    assert [message.payload for _, message, _ in house.broker.dead_letters.list("work")] == [b"2"]
     assert house.broker.queue("work").messages == 0
     assert contents(house, "papers") == [1, 2, 3]
 
@@ -423,7 +423,7 @@ def test_room_that_a_purge_or_new_limits_make_is_used(house: House, limit: dict[
     house.run()
     assert contents(house, "few") == [3, 4, 5]
 
-    house.broker.alter(QueueDefinition("few", source="papers", overflow=REJECT_PUBLISH))
+    house.broker.administration.alter(QueueDefinition("few", source="papers", overflow=REJECT_PUBLISH))
     house.run()
     assert contents(house, "few") == [3, 4, 5, 6, 7]
 
@@ -524,7 +524,7 @@ def test_another_source_is_followed_from_its_beginning_and_the_old_one_no_more(w
     publish(world.house, 1)
     publish(world.house, 2, to="letters")
 
-    world.house.broker.alter(QueueDefinition("all", source="letters"))
+    world.house.broker.administration.alter(QueueDefinition("all", source="letters"))
     publish(world.house, 3)
     publish(world.house, 4, to="letters")
     house = world.restart()

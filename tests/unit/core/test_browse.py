@@ -39,7 +39,7 @@ def test_messages_are_moved_in_order_and_as_they_are(house: House) -> None:
     house.broker.declare(QueueDefinition("to"))
     house.publish("from", "one", "two", "three", headers={"h": 1})
 
-    moved = house.broker.transfer("from", "to", limit=2)
+    moved = house.broker.dead_letters.transfer("from", "to", limit=2)
     house.run()
 
     assert moved == 2
@@ -55,7 +55,7 @@ def test_what_a_consumer_holds_is_not_moved(house: House) -> None:
     house.consume("from", credit=1)
     house.publish("from", "held", "waits")
 
-    house.broker.transfer("from", "to")
+    house.broker.dead_letters.transfer("from", "to")
     house.run()
 
     assert payloads(house, "from") == ["held"]
@@ -67,11 +67,11 @@ def test_messages_are_not_moved_from_a_stream_to_themselves_or_to_nowhere(house:
     house.broker.declare(declared("events", durable=True, arguments={"x-queue-type": "stream"}))
 
     with pytest.raises(Refused, match="a stream keeps what it has"):
-        house.broker.transfer("events", "jobs")
+        house.broker.dead_letters.transfer("events", "jobs")
     with pytest.raises(Refused, match="there already"):
-        house.broker.transfer("jobs", "jobs")
+        house.broker.dead_letters.transfer("jobs", "jobs")
     with pytest.raises(NotFound):
-        house.broker.transfer("jobs", "nowhere")
+        house.broker.dead_letters.transfer("jobs", "nowhere")
 
 
 def test_dead_letters_are_sent_back_from_an_offset_on(house: House) -> None:
@@ -80,7 +80,7 @@ def test_dead_letters_are_sent_back_from_an_offset_on(house: House) -> None:
     house.advance(2)
     assert payloads(house, "$dlq/jobs") == ["one", "two", "three"]
 
-    assert house.broker.redrive("jobs", limit=1, start=1) == 1
+    assert house.broker.dead_letters.redrive("jobs", limit=1, start=1) == 1
     house.run()
 
     assert payloads(house, "$dlq/jobs") == ["one", "three"]

@@ -90,7 +90,7 @@ def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_history(world
         house.settle(NACK, *inbox.take())
         house.advance(2)
 
-    ((_, message, properties),) = world.restart().broker.dead_letters("jobs")
+    ((_, message, properties),) = world.restart().broker.dead_letters.list("jobs")
 
     assert (message.payload, message.source.topic) == (b"poison", "$queue/jobs/eu")
     headers = properties.headers
@@ -225,8 +225,8 @@ def buried(house: House, *payloads: str) -> None:
 def test_dead_letters_are_listed_by_queue_in_pages_without_being_taken(house: House) -> None:
     buried(house, *"abc")
 
-    first = house.broker.dead_letters("jobs", limit=2)
-    rest = house.broker.dead_letters("$dlq/jobs", offset=first[-1][0] + 1)
+    first = house.broker.dead_letters.list("jobs", limit=2)
+    rest = house.broker.dead_letters.list("$dlq/jobs", offset=first[-1][0] + 1)
 
     assert [message.payload for _, message, _ in first + rest] == [b"a", b"b", b"c"]
     assert house.broker.queue("$dlq/jobs").messages == 3
@@ -237,11 +237,12 @@ def test_dead_letters_that_were_taken_are_not_listed(house: House) -> None:
     inbox = house.consume("$dlq/jobs", credit=2)
     house.settle(ACK, inbox.got[1])
 
-    assert [message.payload for _, message, _ in house.broker.dead_letters("jobs")] == [b"a", b"c"]
+    assert [message.payload for _, message, _ in house.broker.dead_letters.list("jobs")] == [b"a", b"c"]
 
 
 def test_dead_letters_of_a_queue_that_is_not_there_are_not_found(house: House) -> None:
-    for call in (house.broker.dead_letters, house.broker.redrive, house.broker.purge_dead_letters):
+    letters = house.broker.dead_letters
+    for call in (letters.list, letters.redrive, letters.purge):
         with pytest.raises(NotFound):
             call("missing")
 
@@ -249,7 +250,7 @@ def test_dead_letters_of_a_queue_that_is_not_there_are_not_found(house: House) -
 def test_sending_back_keeps_the_order_and_lets_the_messages_begin_anew(world: World) -> None:
     buried(world.house, *"abc")
 
-    assert world.house.broker.redrive("jobs") == 3
+    assert world.house.broker.dead_letters.redrive("jobs") == 3
 
     house = world.restart()
     assert (texts(house, "jobs"), texts(house, "$dlq/jobs")) == (["a", "b", "c"], [])
@@ -263,7 +264,7 @@ def test_sending_back_is_one_commit(refused: House) -> None:
     engine = refused.engine
     before = len(engine.committed)  # type: ignore[attr-defined]
 
-    refused.broker.redrive("jobs")
+    refused.broker.dead_letters.redrive("jobs")
     refused.run()
 
     with_messages = [commit for commit in engine.committed[before:] if commit.appends]  # type: ignore[attr-defined]
@@ -279,7 +280,7 @@ def test_what_came_from_a_queue_that_is_gone_stays_where_it_is_in_its_order(hous
         reject_all(house, name)
     house.broker.delete("one")
 
-    assert house.broker.redrive("$dlq/all") == 2
+    assert house.broker.dead_letters.redrive("$dlq/all") == 2
     house.run()
 
     assert (texts(house, "$dlq/all"), texts(house, "two")) == (["one", "one"], ["two", "two"])
@@ -288,7 +289,7 @@ def test_what_came_from_a_queue_that_is_gone_stays_where_it_is_in_its_order(hous
 def test_sending_back_stops_at_the_limit(house: House) -> None:
     buried(house, *"abc")
 
-    assert house.broker.redrive("jobs", limit=2) == 2
+    assert house.broker.dead_letters.redrive("jobs", limit=2) == 2
     house.run()
 
     assert (texts(house, "jobs"), texts(house, "$dlq/jobs")) == (["a", "b"], ["c"])
@@ -298,7 +299,7 @@ def test_what_somebody_is_looking_at_is_not_sent_back(house: House) -> None:
     buried(house, *"ab")
     house.consume("$dlq/jobs", credit=1)
 
-    assert house.broker.redrive("jobs") == 1
+    assert house.broker.dead_letters.redrive("jobs") == 1
     house.run()
 
     assert texts(house, "jobs") == ["b"]
@@ -309,7 +310,7 @@ def test_dead_letters_of_an_exchange_go_back_to_the_queue_they_died_in(house: Ho
     house.publish("work", "a")
     reject_all(house, "work")
 
-    assert house.broker.redrive("dead") == 1
+    assert house.broker.dead_letters.redrive("dead") == 1
     house.run()
 
     ((_, message),) = house.broker.queue("work").browse(0, 1)
@@ -319,7 +320,7 @@ def test_dead_letters_of_an_exchange_go_back_to_the_queue_they_died_in(house: Ho
 
 def test_a_message_that_is_sent_back_can_die_again(house: House) -> None:
     buried(house, "a")
-    house.broker.redrive("jobs")
+    house.broker.dead_letters.redrive("jobs")
     house.run()
 
     reject_all(house, "jobs")
@@ -330,5 +331,5 @@ def test_a_message_that_is_sent_back_can_die_again(house: House) -> None:
 def test_dead_letters_can_be_purged(house: House) -> None:
     buried(house, *"abc")
 
-    assert house.broker.purge_dead_letters("jobs") == 3
-    assert house.broker.dead_letters("jobs") == []
+    assert house.broker.dead_letters.purge("jobs") == 3
+    assert house.broker.dead_letters.list("jobs") == []

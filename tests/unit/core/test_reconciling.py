@@ -186,7 +186,7 @@ def test_consumers_of_a_queue_that_changes_go_on(house: House) -> None:
 
 def test_how_often_streams_commit_can_change(house: House) -> None:
     _reconcile(house, {"name": "s", "type": "stream"})
-    house.broker.limit(1 << 20, 1 << 20, auto_commit_ms=60_000)
+    house.broker.administration.limit(1 << 20, 1 << 20, auto_commit_ms=60_000)
     house.consume("s", credit=10, auto_ack=True)
     house.publish("s", "1")
     group = next(iter(house.broker.queue("s").groups.values()))

@@ -57,7 +57,7 @@ async def redrive(call: Call) -> Response:
     """Back to the queues they died in, in one commit."""
     broker, _ = _grave(call, WRITE)
     limit, start = await _bounds(call)
-    return await _moved(call, broker, broker.redrive(call.path("queue"), limit, start))
+    return await _moved(call, broker, broker.dead_letters.redrive(call.path("queue"), limit, start))
 
 
 async def move(call: Call) -> Response:
@@ -68,12 +68,12 @@ async def move(call: Call) -> Response:
     limit, start = body.number("limit", MAX_MOVED, 1, MAX_MOVED), body.number("offset", 0)
     body.check_all_read()
     call.rights(call.path("vhost")).check(WRITE, QUEUE, target)
-    return await _moved(call, broker, broker.transfer(grave, target, limit, start))
+    return await _moved(call, broker, broker.dead_letters.transfer(grave, target, limit, start))
 
 
 async def purge(call: Call) -> Response:
     broker, _ = _grave(call)
-    return await _moved(call, broker, broker.purge_dead_letters(call.path("queue")))
+    return await _moved(call, broker, broker.dead_letters.purge(call.path("queue")))
 
 
 def _grave(call: Call, *needed: str) -> tuple[Broker, str]:
@@ -83,7 +83,7 @@ def _grave(call: Call, *needed: str) -> tuple[Broker, str]:
     for right in needed:
         rights.check(right, QUEUE, name)
     broker = call.broker(host)
-    grave = broker.dead_letter_queue(name)
+    grave = broker.dead_letters.grave_of(name)
     rights.check(READ, QUEUE, grave.name)
     if grave.refusal is not None:
         raise grave.refusal

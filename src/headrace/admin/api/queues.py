@@ -131,7 +131,7 @@ async def move_messages(call: Call) -> Response:
     body.check_all_read()
     rights.check(WRITE, QUEUE, target)
     broker = call.broker(host)
-    count = broker.transfer(name, target, limit, start)
+    count = broker.dead_letters.transfer(name, target, limit, start)
     await call.stored(broker)
     return answer({"messages": count})
 

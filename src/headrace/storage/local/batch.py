@@ -56,7 +56,7 @@ class Batch:
 
     What is appended is kept as columns, a run for each log: with a message for each of a thousand logs, an object for
     each run was a fifth of what storing it took. The same holds for what groups did. It happens in this order: logs are
-    made, messages appended, groups step on, logs are cut, and then what else changes, each as in the commits.
+    made, groups step on, messages are appended, logs are cut, and then what else changes, each as in the commits.
     """
 
     __slots__ = (

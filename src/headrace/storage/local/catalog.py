@@ -7,9 +7,9 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 from pathlib import Path
 from typing import final
 
-from headrace.storage.api import Append, Commit, Done, check_name, check_step
+from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import Batch, Change, Staged
+from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block import Block
 from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.block_encoding import encode_block
@@ -75,7 +75,7 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        logs = [self._undamaged(append.log) for append in commit.appends]
+        logs = [self._undamaged(append.log, append.at) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
         for number, append in enumerate(commit.appends):
@@ -180,7 +180,22 @@ class Catalog:
         for change in batch.changes:
             if change.kind == CREATE_LOG and change.log is not None:
                 self.logs_by_id[change.log.id] = change.log
+        late = self._step(batch, seq)
         self._append(batch)
+        for log, before in (*late, *batch.cuts):
+            self._cut(log, before)
+        for change in batch.changes:
+            if change.kind in (PUT, DELETE):
+                self.table(change.table).put(change.key, change.value)
+            elif change.kind == DROP_LOG and change.log is not None:
+                self._apply_drop(change, change.log)
+
+    def _step(self, batch: Batch, seq: int) -> list[Cut]:
+        """Have the groups step on; returns the cuts of those steps that are beyond what was in their logs before.
+
+        The others are made at once, so that a log is empty when the next message comes, and need not keep both.
+        """
+        late: list[Cut] = []
         for number, step in enumerate(batch.steps):
             group = batch.groups[number]
             self.note_dirty(group)
@@ -191,15 +206,11 @@ class Catalog:
                 group.state.apply_progress(step)
             if seq > group.pending_seq:
                 group.state.apply_pending(step)
-            if step.cut:
+            if step.cut > group.log.next_offset:
+                late.append((group.log, step.cut))
+            elif step.cut:
                 self._cut(group.log, step.cut)
-        for log, before in batch.cuts:
-            self._cut(log, before)
-        for change in batch.changes:
-            if change.kind in (PUT, DELETE):
-                self.table(change.table).put(change.key, change.value)
-            elif change.kind == DROP_LOG and change.log is not None:
-                self._apply_drop(change, change.log)
+        return late
 
     def _cut(self, log: LocalLog, before: int) -> None:
         self.tail_bytes -= log.truncate(before)
@@ -283,7 +294,7 @@ class Catalog:
                 if known is not None:
                     found.append(known)
                     continue
-            group = self._staged_group(self._undamaged(step.log), step.group)
+            group = self._staged_group(self._undamaged(step.log, step.at), step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
                 key = (step.log, step.group)
@@ -299,7 +310,8 @@ class Catalog:
 
     def _usual_group(self, step: Transition) -> LocalGroup | None:
         """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
-        log = self.logs.get(step.log)
+        at = step.at
+        log = at if isinstance(at, LocalLog) and not at.dropped else self.logs.get(step.log)
         if log is None or log.groups_by_name is None or log.damage is not None:
             return None
         group = log.last_group
@@ -315,9 +327,9 @@ class Catalog:
                 return drop.replacement
         return self.log(name)
 
-    def _undamaged(self, name: str) -> LocalLog:
+    def _undamaged(self, name: str, at: Log | None) -> LocalLog:
         """The same. Raises Corrupt when it is damaged, and Refused when there can be no log of that name."""
-        log = self._staging(name)
+        log = at if isinstance(at, LocalLog) and not (at.dropped or self._staged_drops) else self._staging(name)
         if log.damage is not None:
             raise log.damage
         if log.id == 0:

@@ -257,7 +257,7 @@ def test_a_virtual_host_that_goes_takes_its_connections_along() -> None:
     office = Office()
     caller = office.connect()
     caller.heard()
-    office.house.broker.dissolve()
+    office.house.broker.administration.dissolve()
 
     assert _condition(list(caller.heard())) == "amqp:connection:forced"
 

@@ -92,7 +92,7 @@ def test_a_rejected_message_is_a_dead_letter_and_a_nacked_one_comes_after_its_ba
     assert device.messages() == []
     field.advance(6)
     assert device.texts() == ["later"]
-    assert [message.payload for _, message, _ in field.broker.dead_letters("q")] == [b"bad"]
+    assert [message.payload for _, message, _ in field.broker.dead_letters.list("q")] == [b"bad"]
 
 
 @pytest.mark.parametrize("name", ["ack", "nack", "reject"])
