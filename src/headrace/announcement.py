@@ -10,7 +10,7 @@ from headrace.config.groups import MAIN
 from headrace.config.settings import JSON_FORMAT, Settings
 from headrace.core.inner import is_inner
 from headrace.engines import name_of
-from headrace.storage.api import Engine
+from headrace.storage.api import QUEUES, Engine
 from headrace.version import __version__
 
 _WITH_DASHBOARD: Final = ("http", "https")
@@ -49,8 +49,9 @@ def _doing(engine: Engine | None, settings: Settings) -> str:
 
 
 def _contents(engine: Engine) -> str:
-    """What there is, in numbers."""
-    queues = len([name for name in engine.logs() if not is_inner(name)])
+    """What there is, in numbers. A queue that never had a message is declared and has no log."""
+    declared = {key.decode() for key, _ in engine.items(QUEUES)}
+    queues = len(declared | {name for name in engine.logs() if not is_inner(name)})
     found = [engine.log(name) for name in engine.logs()]
     messages = sum(log.next_offset - log.first_offset for log in found)
     return f"queues {queues:,}, messages {messages:,}, {decimal(sum(log.size_bytes for log in found))}"

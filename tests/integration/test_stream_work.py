@@ -1,5 +1,6 @@
 """Groups that work through a stream as through a work queue, beside its readers: over MQTT, AMQP 0-9-1 and AMQP 1.0."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,13 +10,14 @@ from pika.exceptions import ChannelClosedByBroker
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection
 
-from tests.pahos import Paho, told
+from tests.pahos import Paho, told, wait_for
 from tests.servers import Server, serving
 
 CONFIGURATION = """
 queues:
   - {name: events, type: stream, primary_group: workers, visibility_timeout: 1s, retry: {initial_backoff: 10ms}}
   - {name: orders, type: classic}
+  - {name: brief, type: stream, limits: {message_ttl: 1s}}
 """
 
 
@@ -158,6 +160,25 @@ def test_a_worker_that_comes_back_goes_on_as_one(
     assert back.present
     assert back.wait(3) == [b"0", b"1", b"2"]
     back.close()
+
+
+@pytest.mark.parametrize("mode", ["stream", "work"])
+def test_nobody_gets_what_is_past_its_time(server: Server, mode: str) -> None:
+    device = Paho(server.mqtt_port, "device")
+    device.sure("$queue/brief", "stale")
+    published = time.monotonic()
+    wait_for(lambda: time.monotonic() > published + 1.1)
+    late = Paho(server.mqtt_port, "late")
+    late.subscribe("$queue/brief", user=[("consumer-group", f"late-{mode}"), ("group-mode", mode)])
+
+    def gets_what_is_new() -> bool:
+        device.sure("$queue/brief", "new")
+        return bool(late.messages)
+
+    wait_for(gets_what_is_new)
+    assert {message.payload for message in late.messages} == {b"new"}
+    device.close()
+    late.close()
 
 
 def test_work_on_a_stream_must_be_acknowledged(server: Server) -> None:

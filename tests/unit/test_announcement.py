@@ -7,6 +7,8 @@ import pytest
 from headrace.announcement import announce
 from headrace.config.configuration import load
 from headrace.core.configured import FILE_QUEUE
+from headrace.model import Message, Source
+from headrace.storage.api import QUEUES, Commit
 from headrace.storage.memory import MemoryEngine
 
 
@@ -30,3 +32,19 @@ def test_it_says_where_the_dashboard_is(
     assert first.endswith("serves memory (nothing is kept)")
     assert second == "queues 0, messages 0, 0 bytes; opened in 1.500 s"
     assert others[1] == told
+
+
+def test_it_counts_queues_that_never_had_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    engine, commit = MemoryEngine(), Commit()
+    commit.put(QUEUES, b"orders", b"{}")
+    commit.put(QUEUES, b"events", b"{}")
+    commit.append("events", [Message(Source("events"), b"one", 1)])
+    engine.commit(commit, lambda error: None)
+    engine.sync()
+
+    announce(engine, load(FILE_QUEUE, None, {"HEADRACE_STORAGE_MEMORY": "true"}, {}), {}, 0)
+
+    assert "queues 2, messages 1," in capsys.readouterr().out

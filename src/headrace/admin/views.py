@@ -192,18 +192,23 @@ class Consuming:
 
 def consuming(broker: Broker, connections: list[Connected]) -> Iterator[Consuming]:
     """All consumers of a virtual host, by queue."""
+    queues = broker.topology.queues
+    return consumers_of([queues[name] for name in sorted(queues)], connections)
+
+
+def consumers_of(queues: list[Queue], connections: list[Connected]) -> Iterator[Consuming]:
+    """All consumers of some queues."""
     owners = {
         id(consumer): (connection, channel)
         for connection in connections
         for channel in connection.facts.channels
         for consumer in channel.consumers
     }
-    queues = broker.topology.queues
-    for name in sorted(queues):
-        for group in list(queues[name].groups.values()):
+    for queue in queues:
+        for group in list(queue.groups.values()):
             for consumer in group.consumers:
                 connection, channel = owners.get(id(consumer), (None, None))
-                yield Consuming(queues[name], group, consumer, connection, channel)
+                yield Consuming(queue, group, consumer, connection, channel)
 
 
 def consumer_to_json(host: str, found: Consuming) -> dict[str, object]:

@@ -5,6 +5,7 @@ taken back because it could not be stored. Nothing is ever told about a password
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, final
@@ -14,7 +15,7 @@ from headrace.core.account import Account
 from headrace.core.bearers import Bearers, Tokens, is_token
 from headrace.core.hosts import Hosts
 from headrace.core.logins import Admit, Background, Login, Logins
-from headrace.core.passwords import hash_password
+from headrace.core.passwords import ADOPTED, OWN, adopt_hash, hash_password, their_hash
 from headrace.core.permissions import (
     Change,
     Permissions,
@@ -30,6 +31,7 @@ from headrace.core.users import GUEST, Limits, User, check_name, check_tags, gue
 from headrace.errors import HeadraceError, NotFound, Refused
 from headrace.storage.api import HOSTS, PERMISSIONS, TOPIC_PERMISSIONS, USERS, Commit, Done, Engine
 
+_log: Final = logging.getLogger("headrace.access")
 _MAX_PASSWORD_BYTES: Final = 1024
 
 
@@ -108,6 +110,14 @@ class Access:
 
         Raises Refused for a name, a password or tags that cannot be.
         """
+        put = self._putting(name, tags, done)
+        if password is None:
+            put(None)
+        else:
+            self._hash(name, password, put)
+
+    def _putting(self, name: str, tags: Iterable[str], done: Done) -> Callable[[str | None], None]:
+        """What has the user with a hash, or with the one it has. Raises Refused."""
         check_name("user", name)
         words = check_tags(tags)
 
@@ -117,19 +127,21 @@ class Access:
             kept = user.password_hash if password_hash is None else password_hash
             self._change([_user_change(replace(user, tags=words, password_hash=kept))], done)
 
-        if password is None:
-            put(None)
-        else:
-            self._hash(name, password, put)
+        return put
 
     def put_user_hash(self, name: str, password_hash: str, tags: Iterable[str], done: Done) -> None:
-        """The same by a hash that another broker made: argon2's, or no password is right. Raises Refused."""
-        check_name("user", name)
-        words = check_tags(tags)
-        account = self._accounts.get(name)
-        user = User(name) if account is None else account.user
-        kept = password_hash if password_hash.startswith("$argon2") else ""
-        self._change([_user_change(replace(user, tags=words, password_hash=kept))], done)
+        """The same by a hash that Headrace or RabbitMQ made; by another, no password is right. Raises Refused."""
+        put = self._putting(name, tags, done)
+        salted = their_hash(password_hash)
+        if salted:
+            self._background.run(lambda: adopt_hash(salted), put)
+            return
+        is_known = password_hash.startswith((OWN, ADOPTED))
+        if password_hash and not is_known:
+            _log.warning(
+                "the password hash of user %r is of no kind that is known: no password is right until one is set", name
+            )
+        put(password_hash if is_known else "")
 
     def _hash(self, name: str, password: str, put: Callable[[str | None], None]) -> None:
         secret = password.encode(errors="surrogatepass")

@@ -430,6 +430,11 @@ class Broker:
         come to; False, and no call, when there is nothing to wait for. It adds nothing to what is stored."""
         return self._line.when_kept(confirm)
 
+    def when_entered(self, call: Callable[[], None]) -> bool:
+        """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
+        their consumers; False, and no call, when there is nothing to wait for. It asks for no sync."""
+        return self._line.when_entered(call)
+
     def after_delivery(self, name: str, call: Callable[[], None]) -> None:
         """Have this called once what is ready now in a queue was delivered to whoever has room."""
         self._line.after_pumps(self.topology.queues.get(name), call)

@@ -211,21 +211,24 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
 
 
 def _limits(limits: dict[str, Any], retention: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Limits and retention. A stream has no limits but retention, so what is said of the one counts for the other."""
+    """Limits and retention. A stream is bounded by retention alone, so what is said of the one counts for the other;
+    a time to live ends for its readers at once, and on the disk as retention goes."""
     is_stream = kind == STREAM
     depth = _or(limits["max_depth"], 0 if is_stream else DEFAULT_MAX_DEPTH)
     ttl_ms = _or(limits["message_ttl"], 0 if is_stream else DEFAULT_TTL_MS)
     max_bytes = limits["max_depth_bytes"]
     age_ms, size, count = retention["max_age"], retention["max_length_bytes"], retention["max_length_messages"]
     is_kept = retention["keep_until_archived"]
-    values: dict[str, Any] = {"max_message_bytes": limits["max_message_size"] or _MAX}
+    values: dict[str, Any] = {
+        "max_message_bytes": limits["max_message_size"] or _MAX,
+        "message_ttl_ms": ttl_ms or None,
+    }
     if is_stream:
         values["retention"] = Retention(age_ms or ttl_ms, size or max_bytes, count or depth, is_kept)
     else:
         values["retention"] = Retention(age_ms, size, count, is_kept)
         values["max_length"] = depth or None
         values["max_length_bytes"] = max_bytes or None
-        values["message_ttl_ms"] = ttl_ms or None
     return values
 
 

@@ -220,13 +220,15 @@ class Consumer:
         return many
 
     def release(self, offset: int) -> None:
+        many = self._many
         if offset == self._one:
             self._one = _NONE
-        elif self._many is not None and offset in self._many:
-            self._many.remove(offset)
-        else:
-            return
-        self._give_back(1)
+            self._give_back(1)
+        elif many is not None:
+            count = len(many)
+            many.discard(offset)
+            if len(many) != count:
+                self._give_back(1)
 
     def release_all(self, offsets: list[int]) -> None:
         """The same for many, all of which it holds."""

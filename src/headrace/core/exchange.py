@@ -10,7 +10,8 @@ DIRECT: Final = "direct"
 FANOUT: Final = "fanout"
 TOPIC: Final = "topic"
 HEADERS: Final = "headers"
-KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS)
+CONSISTENT_HASH: Final = "x-consistent-hash"
+KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS, CONSISTENT_HASH)
 
 DEFAULT: Final = ""  # the name of the exchange that routes to the queue named by the key
 RESERVED_PREFIX: Final = "amq."

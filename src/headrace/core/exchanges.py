@@ -5,6 +5,7 @@ from typing import Final, final
 
 from headrace.core.arguments import frozen
 from headrace.core.exchange import (
+    CONSISTENT_HASH,
     HEADERS,
     PREDECLARED,
     RESERVED_PREFIX,
@@ -14,6 +15,7 @@ from headrace.core.exchange import (
     check_new_name,
     check_not_default,
 )
+from headrace.core.hashing import HashRouter, hashed_header
 from headrace.core.routers import Router, router_for
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed
 
@@ -27,11 +29,17 @@ _MAX_CACHED_KEY: Final = 255
 class _Hub:
     """One exchange at work: its definition, its bindings by identity, the router that picks among them."""
 
-    __slots__ = ("bindings", "exchange", "router")
+    __slots__ = ("bindings", "exchange", "reads_headers", "router")
 
-    def __init__(self, exchange: Exchange, router: Router) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.router = router
+        self.reads_headers = exchange.kind == HEADERS
+        if exchange.kind == CONSISTENT_HASH:
+            header = hashed_header(exchange)
+            self.router: Router = HashRouter(header)
+            self.reads_headers = header != ""
+        else:
+            self.router = router_for(exchange.kind)
         self.bindings: dict[object, Binding] = {}
 
 
@@ -43,9 +51,10 @@ class Exchanges:
     the default exchange names the queue of its key in any case, and bindings stay until `remove_queue`.
     """
 
-    __slots__ = ("_cached", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
+    __slots__ = ("_cached", "_host", "_hubs", "_routes", "_sources", "_to_exchange", "_to_queue")
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "/") -> None:
+        self._host = host
         self._hubs: dict[str, _Hub] = {}
         self._to_queue: dict[str, dict[Binding, None]] = {}
         self._to_exchange: dict[str, dict[Binding, None]] = {}
@@ -53,7 +62,7 @@ class Exchanges:
         self._cached = 0
         self._sources: dict[str, set[str]] = {}
         for name, kind in PREDECLARED:
-            self._hubs[name] = _Hub(Exchange(name, kind, durable=True), router_for(kind))
+            self._hubs[name] = _Hub(Exchange(name, kind, durable=True))
 
     def declare(self, definition: Exchange, passive: bool = False) -> bool:
         """Have an exchange as defined; True when it is new. Passive only asks whether the name exists.
@@ -72,7 +81,7 @@ class Exchanges:
             return False
         check_new_name(name)
         frozen(definition.arguments)
-        self._hubs[name] = _Hub(definition, router_for(definition.kind))
+        self._hubs[name] = _Hub(definition)
         self._forget_routes()  # it may be another's alternate that was missing so far
         return True
 
@@ -180,7 +189,7 @@ class Exchanges:
     def looks_at_headers(self, exchange: str) -> bool:
         """Whether more than the routing key may decide where messages of this exchange go."""
         hubs = self._hubs.items()
-        return any([hub.exchange.kind == HEADERS and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
+        return any([hub.reads_headers and (bool(hub.bindings) or name == exchange) for name, hub in hubs])
 
     def _walk(
         self,
@@ -201,7 +210,7 @@ class Exchanges:
             hub = self._hubs.get(name)
             if hub is None:
                 continue  # an alternate exchange need not exist
-            if hub.exchange.kind == HEADERS:
+            if hub.reads_headers:
                 by_key = False
             onward: list[str] = []
             is_matched = False
@@ -253,7 +262,7 @@ class Exchanges:
     def _hub(self, name: str) -> _Hub:
         hub = self._hubs.get(name)
         if hub is None:
-            raise NotFound(f"no exchange '{name}'")
+            raise NotFound(f"no exchange '{name}' in vhost '{self._host}'")
         return hub
 
     def _ends(self, binding: Binding) -> _Hub:

@@ -93,7 +93,7 @@ class Leases:
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
         one = self._one
-        delivery = one if one is not None and one.offset == offset else self._all()[offset]
+        delivery = one if one is not None and one.offset == offset else self._deliveries[offset]
         self.let_go(delivery)
         return delivery
 
@@ -103,7 +103,7 @@ class Leases:
         if delivery is self._one:
             self._one = None
             return
-        held = self._all()
+        held = self._deliveries
         del held[delivery.offset]
         if not held:
             self._begin_anew()

@@ -136,6 +136,16 @@ class Line:
                 return True
         return False
 
+    def when_entered(self, call: Callable[[], None]) -> bool:
+        """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
+        their consumers; False, and no call, when none is on its way."""
+        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
+        for turn in waiting:
+            if turn.published or turn.passing:
+                turn.entered.append(lambda: self.after_pumps(None, call))
+                return True
+        return False
+
     def append(self, turn: Turn) -> None:
         """Store this turn by itself, after what is staged now."""
         self.seal()
@@ -274,7 +284,7 @@ class Line:
         commit = turn.durable
         published = turn.published
         for at, queue in enumerate(published.queues):
-            commit.append(queue.log.name, published.messages[at])
+            commit.append(queue.log.name, published.messages[at]).at = queue.log
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)
@@ -382,6 +392,7 @@ class Line:
             copied.queue.unstaged(copied.messages)
             self._appended(copied.queue, copied.messages, now_us)
         _release(turn)
+        turn.tell_entered()
 
     def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
         if not queue.deleted:
@@ -390,15 +401,17 @@ class Line:
             self._add_due(queue)
 
     def _store_memory(self, turn: Turn) -> None:
-        """What only memory holds waits for no disk."""
+        """What only memory holds waits for no disk, nor does what that pushes out into other queues there."""
         batches = self.memory.store(turn)
         if batches is None:
             return
-        now_us = self._clock.now_us()
-        for queue, messages in batches:
-            self._appended(queue, messages, now_us)
-        if batches:
-            self.open()
+        while batches is not None:
+            now_us = self._clock.now_us()
+            for queue, messages in batches:
+                self._appended(queue, messages, now_us)
+            if batches:
+                self.open()
+            batches = self.memory.store(turn)
         self.look()
 
     # -- failing -----------------------------------------------------------------------------------------------------

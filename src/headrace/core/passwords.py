@@ -1,7 +1,13 @@
-"""Passwords to hashes and back to yes or no: argon2id. Slow on purpose: never called on the event loop's thread."""
+"""Passwords to hashes and back to yes or no: argon2id. Slow on purpose: never called on the event loop's thread.
 
+A hash that RabbitMQ made is a salt of four bytes and a digest of both, which is quick to guess. Argon2id's hash of the
+digest is kept instead: `$rabbitmq-sha256$<salt in hex>$argon2id$...`.
+"""
+
+import base64
 import contextlib
 import functools
+import hashlib
 import secrets
 from typing import Final
 
@@ -11,6 +17,14 @@ _MEMORY_KIB: Final = 7168
 _PARALLELISM: Final = 1
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
+
+OWN: Final = "$argon2"
+"""How a hash of our own begins."""
+ADOPTED: Final = "$rabbitmq-"
+"""How one begins that was RabbitMQ's."""
+_THEIR_SALT_BYTES: Final = 4
+_THEIR_DIGESTS: Final = {32: "sha256", 64: "sha512"}
+"""By the length of the digest."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -26,12 +40,35 @@ def hash_password(password: bytes) -> str:
     return hash_secret(password, salt, _TIME_COST, _MEMORY_KIB, _PARALLELISM, _HASH_BYTES, Type.ID).decode()
 
 
+def their_hash(text: str) -> bytes:
+    """The salt and the digest of a hash that RabbitMQ made; nothing when it is none that is known."""
+    try:
+        salted = base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+    return salted if len(salted) - _THEIR_SALT_BYTES in _THEIR_DIGESTS else b""
+
+
+def adopt_hash(salted: bytes) -> str:
+    """The hash to keep for one that RabbitMQ made. Takes some ten milliseconds."""
+    salt, digest = salted[:_THEIR_SALT_BYTES], salted[_THEIR_SALT_BYTES:]
+    return f"{ADOPTED}{_THEIR_DIGESTS[len(digest)]}${salt.hex()}{hash_password(digest)}"
+
+
 def is_right(password: bytes, password_hash: str) -> bool:
     """Whether the hash is that of the password; a hash that cannot be read is that of none."""
     from argon2.exceptions import Argon2Error, InvalidHashError
     from argon2.low_level import Type, verify_secret
 
     _return_large_blocks()
+    if password_hash.startswith(ADOPTED):
+        kind, _, rest = password_hash[len(ADOPTED) :].partition("$")
+        salt, dollar, own = rest.partition("$")
+        try:
+            password = hashlib.new(kind, bytes.fromhex(salt) + password).digest()
+        except ValueError:
+            return False
+        password_hash = dollar + own
     try:
         return verify_secret(password_hash.encode(), password, Type.ID)
     except (Argon2Error, InvalidHashError):

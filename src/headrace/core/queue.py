@@ -66,9 +66,8 @@ class Queue:
     due: int
     """The round in which it delivers: see line.py."""
     refusal: Corrupt | None
-    _group_list: tuple[Group, ...]
-    """Its groups, to be gone through while they come and go: what is done for every queue of every turn is in loops
-    over this, at a third of what a list of the dictionary's values takes."""
+    _only_group: Group | None
+    """The group, if there is one."""
     browsers: tuple[Browser, ...]
     awaited_bytes: int
     """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
@@ -81,6 +80,9 @@ class Queue:
     """The number of the turn that knows that something was settled here."""
     cut_below: int
     """Everything below is on its way out of the log."""
+    _group_list: tuple[Group, ...]
+    """Its groups, to be gone through while they come and go: what is done for every queue of every turn is in loops
+    over this, at a third of what a list of the dictionary's values takes."""
 
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
@@ -100,6 +102,7 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
+        self._only_group = None
         self._group_list = ()
         self.browsers = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
@@ -323,6 +326,7 @@ class Queue:
     def look_at_groups(self) -> None:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
+        self._only_group = self._group_list[0] if len(self._group_list) == 1 else None
         self.look_at_readers()
         self.look_at_exit()
 
@@ -343,16 +347,22 @@ class Queue:
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
-            for group in self._group_list:  # a consumer may join another group while it is delivered to
-                has_members = group.only is not None or len(group.consumers) > 0
-                if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
-                    group.pump(turn, now_us)
+            if self._only_group is not None:
+                self._pump(turn, self._only_group, now_us)
+            else:
+                for group in self._group_list:  # a consumer may join another group while it is delivered to
+                    self._pump(turn, group, now_us)
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
             self.refuse(error)
         except Unavailable:
             try_again(self, now_us)
+
+    def _pump(self, turn: Turn, group: Group, now_us: int) -> None:
+        has_members = group.only is not None or len(group.consumers) > 0
+        if has_members and (self.may_run_ahead or not self.unsynced or group.may_run_ahead):
+            group.pump(turn, now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
@@ -417,7 +427,7 @@ class Queue:
     def look_at_exit(self) -> None:
         """Something changed that decides on how messages leave."""
         is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
-        self._is_cut_at_once = is_plain and len(self._group_list) == 1
+        self._is_cut_at_once = is_plain and self._only_group is not None
 
     def trim(self, turn: Turn) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

@@ -90,6 +90,8 @@ class Queues(Surroundings):
         if existing is not None:
             self.check_owner(existing, owner)
             if not passive:
+                if definition.exclusive != existing.definition.exclusive:
+                    raise _locked(existing, self._host)
                 existing.definition.check_equivalent(definition)
                 existing.touch(self._clock.now_us())
             return existing
@@ -223,7 +225,7 @@ class Queues(Surroundings):
     def check_owner(self, queue: Queue, owner: object) -> None:
         """Raises ResourceLocked when another connection has the queue for itself."""
         if queue.definition.exclusive and queue.owner is not owner:
-            raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{queue.name}'")
+            raise _locked(queue, self._host)
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
@@ -338,6 +340,13 @@ class Queues(Surroundings):
 def generated_name() -> str:
     """A name for a queue that its client leaves to the server."""
     return GENERATED_PREFIX + secrets.token_urlsafe(16)
+
+
+def _locked(queue: Queue, host: str) -> ResourceLocked:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{host}': another connection has it "
+        "for itself, or it was declared to be exclusive by one of the two declarations only"
+    )
 
 
 def _check_name(name: str) -> None:

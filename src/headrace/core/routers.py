@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Mapping
 from typing import Final, TypeAlias, final
 
 from headrace.core.arguments import frozen
-from headrace.core.exchange import DIRECT, FANOUT, HEADERS, TOPIC, Binding
+from headrace.core.exchange import DIRECT, FANOUT, HEADERS, KINDS, TOPIC, Binding
 from headrace.core.words import WordTree
 from headrace.errors import PreconditionFailed, Refused
 
@@ -32,7 +32,7 @@ class Router(ABC):
 
 
 def router_for(kind: str) -> Router:
-    """An empty router for this kind of exchange. Raises PreconditionFailed when there is no such kind."""
+    """An empty router for an exchange of one of AMQP's own kinds. Raises PreconditionFailed for any other."""
     if kind == DIRECT:
         return DirectRouter()
     if kind == FANOUT:
@@ -41,7 +41,7 @@ def router_for(kind: str) -> Router:
         return TopicRouter()
     if kind == HEADERS:
         return HeadersRouter()
-    raise PreconditionFailed(f"unknown exchange type '{kind}': use direct, fanout, topic or headers")
+    raise PreconditionFailed(f"unknown exchange type '{kind}': use {', '.join(KINDS[:-1])} or {KINDS[-1]}")
 
 
 @final

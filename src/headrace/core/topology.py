@@ -43,7 +43,7 @@ class Topology:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.exchanges = Exchanges()
+        self.exchanges = Exchanges(host)
         self.queues: dict[str, Queue] = {}
         self.direct: dict[str, Queue] = {}
         """Where keys lead on the default exchange: each queue by its name, but for those with names like addresses."""

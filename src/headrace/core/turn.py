@@ -47,6 +47,7 @@ class Turn:
         "done",
         "durable",
         "encoded",
+        "entered",
         "failures",
         "is_barrier",
         "is_promised",
@@ -80,6 +81,8 @@ class Turn:
         """The same for what queues get from streams, with how far they are there."""
         self.used: list[Callable[[], None]] = []
         """Called when what the turn brings is in the logs, or never will be."""
+        self.entered: list[Callable[[], None]] = []
+        """Called when what clients published is in the logs, or never will be, whatever becomes of the rest."""
         self.proofs: list[bytes] = []
         """Keys that say that something was published: stored with it, refused with it."""
         self.size_bytes = 0
@@ -153,7 +156,7 @@ class Turn:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
         if self.published or self.passing or self.moved or self.copied or self.confirms:
             return False
-        if self.memory.steps or self.is_awaited:
+        if self.memory.steps or self.is_awaited or self.entered:
             return False
         return len(self.durable.steps) <= most_steps
 
@@ -190,7 +193,7 @@ class Turn:
     def is_empty(self) -> bool:
         if self.published or self.passing or self.encoded or self.moved or self.copied:
             return False
-        if self.confirms or self.is_barrier or self.proofs or self.touched or self.touched_in_memory:
+        if self.confirms or self.is_barrier or self.proofs or self.touched or self.touched_in_memory or self.entered:
             return False
         return self.durable.is_empty and self.memory.is_empty
 
@@ -208,6 +211,13 @@ class Turn:
         self.size_bytes = 0
         self.is_barrier = False
         self.confirms.tell(error)
+        self.tell_entered()
+
+    def tell_entered(self) -> None:
+        """Tell those who wait for what clients published that they need not wait any more."""
+        entered, self.entered = self.entered, []
+        for tell in entered:
+            tell()
 
     def unstage(self) -> None:
         """Have nothing of what clients published go into the logs."""

@@ -216,7 +216,7 @@ class WorkGroup(Group):
 
     def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
-        self.leases.end(offset)
+        self.leases.let_go(lease)
         consumer.release(offset)
         if outcome == ACK:
             self.finish_one(turn, offset, lease.message, lease.attempts, now_us)
@@ -399,7 +399,8 @@ class WorkGroup(Group):
         queue = self.queue
         queue.settled(message)
         self._forget(offset)
-        turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step = turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
+        step.at = queue.log
 
     def _forget(self, offset: int) -> None:
         if self.state.has_pending:

@@ -33,6 +33,7 @@ BY_OUTPUT: Final = 1
 BY_BROKER: Final = 2
 BY_RATE: Final = 4
 BY_WITHHELD: Final = 8
+BY_ORDER: Final = 16
 
 
 Gate = Callable[[], bool]

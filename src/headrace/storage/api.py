@@ -106,7 +106,7 @@ class Origin:
 class Append:
     """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
-    __slots__ = ("base", "count", "encoded", "log", "messages", "origin")
+    __slots__ = ("at", "base", "count", "encoded", "log", "messages", "origin")
 
     def __init__(
         self, log: str, messages: list[Message], encoded: Encoded | None = None, origin: Origin | None = None
@@ -118,6 +118,8 @@ class Append:
         """Says that they are copies, so that an engine which can need not keep their payloads twice."""
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
+        self.at: Log | None = None
+        """The log itself, where that is at hand: it need not be looked for then."""
 
 
 @final
@@ -180,9 +182,9 @@ class Commit:
                 return
         self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
 
-    def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> None:
+    def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> Transition:
         """Settle these offsets: the group is done with them. Messages below `cut` are dropped, as nobody needs them."""
-        self._settle(ACKED, log, group, start, stop, cut)
+        return self._settle(ACKED, log, group, start, stop, cut)
 
     def bury(self, log: str, group: str, start: int, stop: int) -> None:
         """Settle these offsets as dead: given up, expired or rejected."""
@@ -228,15 +230,17 @@ class Commit:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
         self.drops.append(log)
 
-    def _settle(self, kind: int, log: str, group: str, start: int, stop: int, cut: int) -> None:
+    def _settle(self, kind: int, log: str, group: str, start: int, stop: int, cut: int) -> Transition:
         # Acks arrive one by one and mostly in order: grow the last step instead of adding one for each.
         if self.steps:
             last = self.steps[-1]
             if last.kind == kind and last.stop == start and last.group == group and last.log == log:
                 last.stop = stop
                 last.cut = max(last.cut, cut)
-                return
-        self.steps.append(Transition(kind, log, group, start, stop, cut=cut))
+                return last
+        step = Transition(kind, log, group, start, stop, cut=cut)
+        self.steps.append(step)
+        return step
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

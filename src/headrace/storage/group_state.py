@@ -4,11 +4,14 @@ Bounded by what is in flight: settled offsets above `committed` are ranges, and 
 not settled have an entry. A message is ready when it is at or above `committed`, not settled and has no entry.
 """
 
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import mypyc_attr
 
 from headrace.storage.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from headrace.storage.api import Log
 
 # Group modes and transition kinds are stored on disk; never renumber.
 WORK: Final = 1
@@ -34,7 +37,7 @@ class Transition:
     the committed offset to `start`. With ACKED, the log's messages below `cut` go as well, if that is not 0.
     """
 
-    __slots__ = ("consumer", "cut", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
+    __slots__ = ("at", "consumer", "cut", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
 
     def __init__(
         self,
@@ -55,6 +58,8 @@ class Transition:
         self.start = start
         self.stop = stop
         self.cut = cut
+        self.at: Log | None = None
+        """The log itself, where that is at hand: it need not be looked for then."""
         self.due_us = due_us
         self.consumer = consumer
         self.mode = mode

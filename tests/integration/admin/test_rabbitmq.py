@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 
 from tests.servers import Server
@@ -139,7 +140,67 @@ def test_definitions_go_from_one_broker_to_another(
     assert bindings == ["", "x"]
 
 
+def test_an_export_of_rabbitmq_comes_in_and_its_users_too(tmp_path: Path) -> None:
+    definitions = {  # as RabbitMQ 3.10 wrote them, but for what is the same in each of the lists
+        "rabbit_version": "3.10.8",
+        "users": [
+            {
+                "name": "guest",
+                "password_hash": "T2SDU/gYyVs0ipEaZrf2Mlrjs5AUMm92L/1/xc8bcBjqfZCd",
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": ["administrator"],
+                "limits": {},
+            },
+            {
+                "name": "app",
+                "password_hash": "xO/eOrewkZxTFiGfIfY4ScWZkppFenyUUnZYyiKg/YlZ1DrM",
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": [],
+                "limits": {},
+            },
+        ],
+        "vhosts": [{"name": "/"}],
+        "permissions": [{"user": "app", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+        "topic_permissions": [],
+        "parameters": [{"value": [], "vhost": "/", "component": "vhost-limits", "name": "limits"}],
+        "global_parameters": [{"name": "cluster_name", "value": "x"}],
+        "policies": [
+            {"vhost": "/", "name": "short", "pattern": "^q", "apply-to": "queues", "definition": {}, "priority": 0}
+        ],
+        "queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}],
+        "exchanges": [],
+        "bindings": [],
+    }
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(definitions))
+    server = Server(tmp_path, in_memory=True)
+    server.start()
+    try:
+        admin(server, "import", str(file))
+
+        assert [each["name"] for each in listed(server, "queues")] == ["q"]
+        login = pika.PlainCredentials("app", "secret")
+        connection = server.connect(credentials=login)
+        assert connection.channel().queue_declare("q", durable=True).method.queue == "q"
+        assert "without their policies 'short'" in server.log()
+        server.close_connections()
+    finally:
+        server.stop()
+
+
 # -- by hand
+
+
+def test_a_queue_is_shown_with_those_who_consume_it(http: httpx.Client, server: Server, name: str) -> None:
+    channel = server.connect().channel()
+    for queue in (name, name + "-other"):
+        channel.queue_declare(queue)
+        channel.basic_consume(queue, lambda *_: None, consumer_tag=queue + "-tag")
+
+    (consumer,) = http.get(f"/api/queues/%2F/{name}").json()["consumer_details"]
+
+    assert (consumer["consumer_tag"], consumer["queue"]["name"]) == (name + "-tag", name)
+    assert consumer["channel_details"]["number"] == channel.channel_number
 
 
 def test_lists_are_cut_sorted_and_searched(http: httpx.Client, name: str) -> None:

@@ -54,6 +54,28 @@ def test_an_exclusive_queue_is_405_for_others_and_goes_with_its_connection(serve
     assert _code_of(lambda: other.channel().queue_declare(name, passive=True)) == 404
 
 
+def test_declaring_a_queue_exclusive_that_is_not_and_the_other_way_round_is_405(
+    connection: pika.BlockingConnection, name: str
+) -> None:
+    connection.channel().queue_declare(name)
+    connection.channel().queue_declare(name + "-own", exclusive=True)
+
+    assert _code_of(lambda: connection.channel().queue_declare(name, exclusive=True)) == 405
+    assert _code_of(lambda: connection.channel().queue_declare(name + "-own")) == 405
+
+
+def test_what_is_not_there_is_unbound_already(channel: BlockingChannel, name: str) -> None:
+    channel.queue_declare(name)
+
+    channel.queue_unbind(name, "amq.direct", "never bound")
+    channel.queue_unbind(name, name + "-no-exchange", "key")
+    channel.queue_unbind(name + "-no-queue", "amq.direct", "key")
+    channel.exchange_unbind(name + "-no-exchange", "amq.direct", "key")
+    channel.exchange_unbind("amq.direct", name + "-no-exchange", "key")
+
+    assert channel.is_open
+
+
 def test_reserved_names_are_403(connection: pika.BlockingConnection) -> None:
     assert _code_of(lambda: connection.channel().queue_declare("amq.mine")) == 403
     assert _code_of(lambda: connection.channel().exchange_declare("amq.mine")) == 403

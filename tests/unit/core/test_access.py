@@ -1,5 +1,7 @@
 """Users and permissions: stored, changed for those who are here, logged in slowly when wrong and quickly when right."""
 
+import base64
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -69,6 +71,48 @@ def test_guest_comes_in_from_this_machine_only(gate: Gate) -> None:
 def test_guests_hash_is_that_of_guest() -> None:
     assert is_right(b"guest", GUEST_HASH)
     assert not is_right(b"Guest", GUEST_HASH)
+
+
+# Made by RabbitMQ 3.10 for the password "secret".
+_THEIR_HASH = "xO/eOrewkZxTFiGfIfY4ScWZkppFenyUUnZYyiKg/YlZ1DrM"
+
+
+def test_a_user_that_rabbitmq_knew_keeps_the_password(gate: Gate) -> None:
+    longer = b"salt" + hashlib.sha512(b"saltsecret").digest()
+    for name, password_hash in (("ann", _THEIR_HASH), ("bob", base64.b64encode(longer).decode())):
+        gate.access.put_user_hash(name, password_hash, ("x",), must)
+        gate.engine.sync()
+
+        assert [account.user.tags for account in gate.login(name, b"secret") if account] == [("x",)]
+
+    wrong = gate.login("ann", b"Secret") + gate.login("bob", b"Secret")
+    gate.background.pass_time()
+    assert not any(wrong)
+
+
+def test_a_quick_hash_is_not_kept_and_what_is_kept_can_be_brought_elsewhere(gate: Gate) -> None:
+    gate.access.put_user_hash("ann", _THEIR_HASH, (), must)
+    kept = gate.access.account("ann").user.password_hash
+    other = Gate()
+
+    other.access.put_user_hash("ann", kept, (), must)
+
+    assert base64.b64decode(_THEIR_HASH)[4:].hex() not in kept
+    assert kept.startswith("$rabbitmq-sha256$c4efde3a$argon2id$")
+    assert [account is not None for account in other.login("ann", b"secret")] == [True]
+
+
+@pytest.mark.parametrize(
+    "password_hash",
+    ["", "?", "c2hvcnQ=", "$rabbitmq-", "$rabbitmq-sha256$zz$argon2id$", "$rabbitmq-none$00$argon2id$", "$argon2id$"],
+)
+def test_by_a_hash_of_no_known_kind_nobody_comes_in(gate: Gate, password_hash: str) -> None:
+    gate.access.put_user_hash("ann", password_hash, (), must)
+
+    answers = gate.login("ann", b"")
+    gate.background.pass_time()
+
+    assert answers == [None]
 
 
 def test_hashes_differ_for_the_same_password_and_none_is_damaged_quietly() -> None:

@@ -330,6 +330,7 @@ def test_limits_of_a_configured_stream_are_retention_where_that_says_nothing() -
     definition = configured({"name": "s", "type": "stream", "limits": limits, "retention": {"max_age": "2h"}})
 
     assert definition.retention == Retention(2 * HOUR_MS, 0, 5)
+    assert definition.message_ttl_ms == HOUR_MS
 
 
 def test_a_configured_ephemeral_queue_is_not_stored() -> None:

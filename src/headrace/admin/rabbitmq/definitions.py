@@ -1,5 +1,6 @@
 """Everything but the messages, to be kept or brought elsewhere: definitions out and in, as RabbitMQ has them."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -22,6 +23,7 @@ from headrace.core.rights import Permission, TopicPermission
 from headrace.core.sources import sources_first
 from headrace.errors import HeadraceError, NotFound
 
+_log: Final = logging.getLogger("headrace.admin")
 _EXTENSION: Final = "headrace"
 """A member of queues that RabbitMQ ignores: what `x-` arguments cannot say."""
 _MAYBE_NUMBERS: Final = ("max_length", "max_length_bytes", "message_ttl_ms", "delivery_limit")
@@ -138,6 +140,12 @@ async def bring_in(call: Call) -> Response:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
     for broker in touched.values():
         await call.kept(broker)
+    left_out = [f"'{entry.get('name')}'" for entry in _entries(body, "policies")]
+    if left_out:
+        _log.warning(
+            "definitions were brought in without their policies %s: give queues what these set as arguments",
+            ", ".join(left_out),
+        )
     return nothing()
 
 

@@ -5,13 +5,14 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.answers import answer, nothing
+from headrace.admin.api.connections import visible
 from headrace.admin.backlog import oldest_age_ms
 from headrace.admin.messages import payload_to_json, properties_to_json, time_to_json
 from headrace.admin.pages import Call
 from headrace.admin.problems import BadRequest
 from headrace.admin.rabbitmq.shapes import Row, details, flag, hosts, node_name, number, row, rows, text
 from headrace.admin.sampler import queue_values
-from headrace.admin.views import Consuming
+from headrace.admin.views import Consuming, consumers_of
 from headrace.core.arguments import table_from_json, table_to_json
 from headrace.core.broker import Broker
 from headrace.core.declared import declared
@@ -106,7 +107,10 @@ async def show_queue(call: Call) -> Response:
     host, queue = _found(call)
     age_ms = oldest_age_ms(queue, call.site.clock.now_us())
     head = None if age_ms is None else call.site.clock.now_us() // 1_000_000 - age_ms // 1000
-    return row(call, {**queue_row(call, host, queue), "head_message_timestamp": head})
+    connections = visible(call) if queue.consumers else []
+    consumers = [consumer_row(host, each) for each in consumers_of([queue], connections)]
+    shown = queue_row(call, host, queue)
+    return row(call, {**shown, "head_message_timestamp": head, "consumer_details": consumers})
 
 
 async def declare_queue(call: Call) -> Response:

@@ -46,6 +46,16 @@ class Channel:
             raise ProtocolError(COMMAND_INVALID, f"{method.name} is not for a server, or not for a channel")
         handler(self, method)
 
+    def must_wait(self, method: base.Frame, resume: Callable[[], None]) -> bool:
+        """Whether a method asks what is in a queue while what was published here may not be there yet.
+
+        If so, `resume` is called when it is: for what a channel asks, all that it published before has arrived.
+        """
+        if not self.publisher.is_ahead or type(method) not in _ASKING:
+            return False
+        self.publisher.is_ahead = False
+        return self._link.broker.when_entered(resume)
+
     def close(self) -> None:
         """The channel is over: consumers, transactions and what was not settled go with it."""
         self.publisher.is_closed = True
@@ -223,6 +233,11 @@ class Channel:
             raise ProtocolError(NOT_IMPLEMENTED, "requeue=false")
         self.subscriptions.recover()
 
+
+_ASKING: Final = frozenset(
+    {commands.Basic.Get, commands.Queue.Declare, commands.Queue.Purge, commands.Queue.Delete},
+)
+"""What tells, takes or drops what is in a queue."""
 
 # Each takes the method it stands beside; the type of that is in its signature.
 _HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {

@@ -6,7 +6,7 @@ from pamqp import base, commands
 
 from headrace.clock import Clock
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import BY_BROKER, BY_ORDER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp091.channel import Channel
@@ -41,6 +41,8 @@ class Connection(Handler):
         self._handshake: Handshake | None = None
         self._link: Link | None = None
         self._channels: dict[int, Channel] = {}
+        self._waiting: list[Event] | None = None
+        """What came after something that waits for what was published before it, and that itself; None mostly."""
         self._is_closing = False
         self._is_blocked = False
 
@@ -85,6 +87,7 @@ class Connection(Handler):
         self._end(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"), None)
 
     def lost(self) -> None:
+        self._waiting = None
         self._close_channels()
         self._decoder.forget_routes()
         link, self._link = self._link, None
@@ -119,6 +122,9 @@ class Connection(Handler):
         if self._is_closing:
             self._take_while_closing(event)
             return
+        if self._waiting is not None:
+            self._waiting.append(event)
+            return
         try:
             if isinstance(event, Publish):
                 channel = self._channels.get(event.channel)
@@ -133,7 +139,7 @@ class Connection(Handler):
                 if not channel.is_closing:
                     channel.ack(event.first, event.tag, event.multiple)
             elif isinstance(event, Method):
-                self._method(event.channel, event.method)
+                self._method(event)
             elif isinstance(event, TooLarge):
                 self._refuse_size(event)
             else:
@@ -158,7 +164,22 @@ class Connection(Handler):
         if self._wire is not None:
             self._wire.close()
 
-    def _method(self, number: int, method: base.Frame) -> None:
+    def _wait(self, event: Event) -> None:
+        """Take this and what follows later, all in order."""
+        self._waiting = [event]
+        if self._wire is not None:
+            self._wire.pause_reading(BY_ORDER)
+
+    def _resume(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is None or self._wire is None:
+            return  # the connection is lost
+        self._wire.resume_reading(BY_ORDER)
+        for event in waiting:
+            self._take(event)
+
+    def _method(self, event: Method) -> None:
+        number, method = event.channel, event.method
         if number == 0:
             self._connection_method(method)
             return
@@ -178,7 +199,10 @@ class Connection(Handler):
         elif isinstance(method, commands.Channel.CloseOk):
             self._drop_channel(channel)
         elif not channel.is_closing:
-            channel.handle(method)
+            if channel.must_wait(method, self._resume):
+                self._wait(event)
+            else:
+                channel.handle(method)
 
     def _connection_method(self, method: base.Frame) -> None:
         if isinstance(method, commands.Connection.Close):

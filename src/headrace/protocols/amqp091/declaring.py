@@ -59,8 +59,7 @@ class Declarations:
 
     def unbind_exchange(self, method: commands.Exchange.Unbind) -> None:
         binding = Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
-        self._link.rights.check_bind(binding)
-        self._link.broker.unbind(binding)
+        self._unbind(binding)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -106,9 +105,15 @@ class Declarations:
         self._link.broker.bind(binding, self._link.owner)
 
     def unbind_queue(self, method: commands.Queue.Unbind) -> None:
-        binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
+        self._unbind(self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {})))
+
+    def _unbind(self, binding: Binding) -> None:
+        """As RabbitMQ does, what is bound to or from an exchange that is not there is unbound already."""
         self._link.rights.check_bind(binding)
-        self._link.broker.unbind(binding, self._link.owner)
+        try:
+            self._link.broker.unbind(binding, self._link.owner)
+        except NotFound:
+            return
 
     def _binding(self, given: str, exchange: str, key: str, arguments: dict[str, object]) -> Binding:
         name = _plain(self.queue_name(given))

@@ -40,6 +40,8 @@ class Publisher:
         self.reply_key = ""
         """Where direct replies to what is published here go, once the channel consumes them."""
         self.is_confirming = False
+        self.is_ahead = False
+        """Whether something was published that may not be in its queues yet."""
         self.is_closed = False
         """Whether the channel is over: what is confirmed later is nobody's any more."""
         self.staged: list[Staged] | None = None
@@ -56,6 +58,7 @@ class Publisher:
         """Raises Refused for the channel's sake, ProtocolError for the connection's."""
         link = self._link
         link.has_published = True
+        self.is_ahead = True
         route = event.route
         said = event.said
         source = route.source

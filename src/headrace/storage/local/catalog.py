@@ -7,7 +7,7 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 from pathlib import Path
 from typing import final
 
-from headrace.storage.api import Append, Commit, Done, check_name, check_step
+from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block import Block
@@ -75,7 +75,7 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        logs = [self._undamaged(append.log) for append in commit.appends]
+        logs = [self._undamaged(append.log, append.at) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
         for number, append in enumerate(commit.appends):
@@ -294,7 +294,7 @@ class Catalog:
                 if known is not None:
                     found.append(known)
                     continue
-            group = self._staged_group(self._undamaged(step.log), step.group)
+            group = self._staged_group(self._undamaged(step.log, step.at), step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
                 key = (step.log, step.group)
@@ -310,7 +310,8 @@ class Catalog:
 
     def _usual_group(self, step: Transition) -> LocalGroup | None:
         """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
-        log = self.logs.get(step.log)
+        at = step.at
+        log = at if isinstance(at, LocalLog) and not at.dropped else self.logs.get(step.log)
         if log is None or log.groups_by_name is None or log.damage is not None:
             return None
         group = log.last_group
@@ -326,9 +327,9 @@ class Catalog:
                 return drop.replacement
         return self.log(name)
 
-    def _undamaged(self, name: str) -> LocalLog:
+    def _undamaged(self, name: str, at: Log | None) -> LocalLog:
         """The same. Raises Corrupt when it is damaged, and Refused when there can be no log of that name."""
-        log = self._staging(name)
+        log = at if isinstance(at, LocalLog) and not (at.dropped or self._staged_drops) else self._staging(name)
         if log.damage is not None:
             raise log.damage
         if log.id == 0:

@@ -158,8 +158,8 @@ class LocalLog(Log):
         self._lone: Message | None = None
         """The tail, if it is one message: with one in each of many queues it is nothing else, and a piece of its own
         would be made and thrown away for each."""
-        self._pieces: list[Piece] = []
-        """The tail, if it is more."""
+        self._pieces: list[Piece] | None = None
+        """The tail, if it is more; made when it is needed."""
         self.tail_bytes = 0
         self._open_piece: Piece | None = None
         """The last piece of the tail, while small appends go to it."""
@@ -184,11 +184,14 @@ class LocalLog(Log):
     @property
     def tail(self) -> list[Piece]:
         """What is in memory and in no segment, the oldest first."""
+        pieces = self._pieces
+        if pieces is None:
+            pieces = self._pieces = []
         if self._lone is not None:
             self._open_piece = Piece(self.next_offset - 1, 1, self.tail_bytes, [self._lone], None, 0)
             self._lone = None
-            self._pieces.append(self._open_piece)
-        return self._pieces
+            pieces.append(self._open_piece)
+        return pieces
 
     @property
     def has_tail(self) -> bool:
@@ -279,7 +282,7 @@ class LocalLog(Log):
 
     def append_one(self, base: int, message: Message, size: int) -> None:
         """Add a committed message to the tail, which takes `size` bytes of memory."""
-        if self._lone is not None or self._pieces:
+        if self.has_tail:
             self.append(base, [message], size)
             return
         self._lone = message
@@ -338,14 +341,14 @@ class LocalLog(Log):
         """Forget what is in memory; returns how many bytes that gives back."""
         freed, self.tail_bytes = self.tail_bytes, 0
         self._lone = None
-        if self._pieces:
-            self._pieces.clear()
-            self._open_piece = None
+        self._pieces = None
+        self._open_piece = None
         return freed
 
     def forget_settled(self) -> int:
         """Let go of every message in memory that is truncated; returns how many bytes that gives back."""
-        freed = self._pieces[0].shorten(self.first_offset, 1) if self._pieces and not self.flushing else 0
+        pieces = self._pieces
+        freed = pieces[0].shorten(self.first_offset, 1) if pieces and not self.flushing else 0
         self.tail_bytes -= freed
         return freed
 
@@ -357,7 +360,7 @@ class LocalLog(Log):
     @property
     def has_small_tail(self) -> bool:
         """Whether what is in memory is hardly worth a file: making one takes as long as a few hundred messages do."""
-        return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self._pieces])
+        return self.tail_bytes <= _SMALL_BYTES and not any([piece.block is not None for piece in self._pieces or ()])
 
     def copy_tail(self) -> Tail:
         """What is in memory and not truncated; the tail goes on as it is."""

@@ -324,6 +324,34 @@ def test_a_log_dropped_and_made_again_while_commits_wait_is_the_new_one(root: Pa
         assert payloads(bench.engine.log("orders").read(0, 10)) == [b"new 2"]
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_commit_that_brings_a_log_which_is_dropped_goes_to_the_new_one_of_its_name(root: Path, is_gone: bool) -> None:
+    disk = GateDisk()
+    with Bench(root, disk=disk) as bench:
+        bench.store(lambda commit: commit.append("orders", plain(b"old")))
+        bench.store(lambda commit: commit.create_group("orders", "workers", WORK))
+        old = bench.engine.log("orders")
+        disk.gate.clear()
+        drop, use = Commit(), Commit()
+        drop.drop("orders")
+        bench.engine.commit(drop, lambda error: None)
+        if is_gone:
+            disk.gate.set()
+            bench.engine.sync()
+        use.append("orders", plain(b"new", b"newer")).at = old
+        use.create_group("orders", "workers", WORK)
+        use.ack("orders", "workers", 0, 1, 1).at = old
+        bench.engine.commit(use, lambda error: None)
+        disk.gate.set()
+        bench.engine.sync()
+        assert payloads(bench.engine.log("orders").read(1, 10)) == [b"newer"]
+        assert bench.engine.log("orders").groups["workers"].committed == 1
+
+    with Bench(root) as bench:
+        assert payloads(bench.engine.log("orders").read(1, 10)) == [b"newer"]
+        assert bench.engine.log("orders").groups["workers"].committed == 1
+
+
 # -- waking and syncing ---------------------------------------------------------------------------------
 
 

@@ -50,6 +50,30 @@ anywhere = pytest.mark.parametrize("place", [_in_segments, _in_segments_and_tail
 MESSAGES = [full_message(1_000 + at) if at % 7 == 3 else m for at, m in enumerate(many(400, size=60))]
 
 
+def test_a_log_of_one_message_is_read_cut_flushed_and_reopened_like_any_other(root: Path) -> None:
+    with Bench(root) as bench:
+        bench.store(lambda commit: commit.create_group("orders", "workers", WORK))
+        log = bench.engine.log("orders")
+        for number in range(5):
+            bench.store(lambda commit: commit.append("orders", plain(b"%d" % number)))  # noqa: B023
+            assert payloads(log.read(number, 10)) == [b"%d" % number]
+            assert [batch["payload"].to_pylist() for batch in log.record_batches(number, 10)] == [[b"%d" % number]]
+            assert log.find(0) == number
+            bench.store(lambda commit: commit.ack("orders", "workers", number, number + 1, number + 1))  # noqa: B023
+            assert (log.first_offset, log.next_offset, log.size_bytes) == (number + 1, number + 1, 0)
+        bench.store(lambda commit: commit.append("orders", plain(b"5")))
+        bench.store(
+            lambda commit: commit.ack("orders", "workers", 5, 6, 6), lambda commit: commit.append("orders", plain(b"6"))
+        )
+        assert payloads(log.read(6, 10)) == [b"6"]
+        bench.store(lambda commit: commit.append("orders", plain(b"7")))
+        assert payloads(log.read(6, 10)) == [b"6", b"7"]
+
+    with Bench(root) as bench:
+        log = bench.engine.log("orders")
+        assert (log.first_offset, payloads(log.read(6, 10))) == (6, [b"6", b"7"])
+
+
 @anywhere
 def test_every_message_comes_back_as_it_was(root: Path, place: Place) -> None:
     with place(root, MESSAGES) as bench:
