@@ -10,7 +10,7 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.follower import Follower
 from headrace.core.line import Line
-from headrace.core.position import parse_position
+from headrace.core.position import offset_at, parse_position
 from headrace.core.properties import Codecs
 from headrace.core.queue import Queue
 from headrace.core.tail import Budget, Tail
@@ -68,7 +68,7 @@ class Assigner:
     def start_of(self, queue: Queue, source: Queue) -> int:
         """Where a queue begins in its source, by its definition. Raises Corrupt, Unavailable."""
         place = parse_position(queue.definition.source_from or "earliest")
-        return min(max(source.offset_at(place), source.first_offset), source.log.next_offset)
+        return min(max(offset_at(source, place), source.first_offset), source.log.next_offset)
 
     def follow(self, turn: Turn, queue: Queue) -> None:
         """Have a queue that is new, or became another, be filled from its source. Raises Corrupt, Unavailable."""

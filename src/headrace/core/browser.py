@@ -1,4 +1,4 @@
-"""Somebody who looks at a queue's messages without taking any. Who takes them is in group.py."""
+"""Somebody who looks at a queue's messages without taking any, and what there is to see. Who takes them: group.py."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
@@ -9,6 +9,7 @@ from headrace.selector import Selector
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
+BROWSE_BYTES: Final = 16 << 20
 _READ_AT_ONCE: Final = 256
 _READ_BYTES: Final = 1 << 20
 _LOOKS: Final = 4096
@@ -57,3 +58,22 @@ class Browser:
         if message.not_before_us > now_us or 0 < message.expires_us <= now_us:
             return False
         return self.selector is None or self.queue.fits(self.selector, message)
+
+
+def unsettled_from(queue: "Queue", offset: int, limit: int, max_bytes: int) -> list[Found]:
+    """See Queue.browse."""
+    states = [group.state for group in queue.work_groups()]
+    at = max(offset, queue.first_offset)
+    found: list[Found] = []
+    while len(found) < limit and max_bytes > 0:
+        if states:  # step over what all are done with
+            at = min([state.settled.next_absent(max(at, state.committed)) for state in states])
+        messages = queue.log.read(at, min(limit - len(found), _READ_AT_ONCE), max_bytes)
+        if not messages:
+            break
+        for message in messages:
+            if not states or any([at >= s.committed and at not in s.settled for s in states]):
+                found.append((at, message))
+                max_bytes -= len(message.payload) + len(message.properties)
+            at += 1
+    return found

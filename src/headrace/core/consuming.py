@@ -14,7 +14,7 @@ from headrace.core.delivery import Consumer, Delivery
 from headrace.core.group import Group
 from headrace.core.line import Line
 from headrace.core.modes import mode_to_join
-from headrace.core.position import RESUME, parse_position
+from headrace.core.position import RESUME, offset_at, parse_position
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
 from headrace.core.readers import group_named
@@ -65,7 +65,7 @@ class Consuming:
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
         if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
-            members.seek(turn, queue.offset_at(place))
+            members.seek(turn, offset_at(queue, place))
         self._line.pump_soon(queue)
         return members
 

@@ -1,9 +1,9 @@
 """What leaves a queue without being delivered: expired, too many, purged, settled by all, too old. No clock."""
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.dead_letter import EXPIRED, MAXLEN
-from headrace.core.definition import DROP_HEAD, QueueDefinition
+from headrace.core.definition import DROP_HEAD, QueueDefinition, Retention
 from headrace.core.depth import Depth
 from headrace.core.retention import truncation_point
 from headrace.core.turn import Turn
@@ -12,6 +12,9 @@ from headrace.storage.ranges import RangeSet
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
+
+ARCHIVE: Final = "archive"
+"""The group as which an archive reports how far it is."""
 
 
 @final
@@ -84,7 +87,7 @@ class Disposal:
         queue = self._queue
         if definition.is_stream:
             before, after = [
-                truncation_point(queue.log, kept, queue.retention_floor(kept), now_us)
+                truncation_point(queue.log, kept, self.retention_floor(kept), now_us)
                 for kept in (queue.definition.retention, definition.retention)
             ]
             return max(0, after - max(before, queue.first_offset))
@@ -99,9 +102,17 @@ class Disposal:
         """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
         queue = self._queue
         retention = queue.definition.retention
-        point = truncation_point(queue.log, retention, queue.retention_floor(retention), now_us)
+        point = truncation_point(queue.log, retention, self.retention_floor(retention), now_us)
         if point > queue.first_offset:
             self.truncate(turn, point)
+
+    def retention_floor(self, retention: Retention) -> int:
+        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
+        queue = self._queue
+        if not retention.keep_until_archived:
+            return queue.floor()
+        archive = queue.groups.get(ARCHIVE)
+        return min(queue.floor(), archive.state.committed if archive is not None else queue.first_offset)
 
     def truncate(self, turn: Turn, before: int) -> None:
         """Have the log begin at `before`."""

@@ -8,7 +8,7 @@ from typing import final
 from headrace.clock import Clock
 from headrace.core.group import Group, PendingEntry
 from headrace.core.line import Line
-from headrace.core.position import parse_position
+from headrace.core.position import offset_at, parse_position
 from headrace.core.queue import DEFAULT_GROUP
 from headrace.core.queues import Queues
 from headrace.core.readers import group_named, remove_group
@@ -55,7 +55,7 @@ class Groups:
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""
         members = self._stream(name, group, "it cannot be moved")
-        members.seek(self._line.open(), members.queue.offset_at(parse_position(position)))
+        members.seek(self._line.open(), offset_at(members.queue, parse_position(position)))
         self._line.pump_soon(members.queue)
 
     def delete(self, name: str, group: str) -> None:

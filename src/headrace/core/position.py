@@ -1,9 +1,12 @@
-"""Where a stream is to be read from, as clients say it: words, numbers, times. What is there is queue.py's to know."""
+"""Where a stream is to be read from, as clients say it: words, numbers, times; and which offset that is by now."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import Refused
+
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -53,6 +56,16 @@ def position_text(value: object) -> str:
     if kind == TIMESTAMP:
         return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
     return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
+
+
+def offset_at(queue: "Queue", place: tuple[str, int]) -> int:
+    """The offset of a stream that a place stands for, as `parse_position` gives it."""
+    kind, value = place
+    if kind == FIRST:
+        return queue.first_offset
+    if kind == NEXT:
+        return queue.log.next_offset
+    return queue.log.find(value) if kind == TIMESTAMP else value
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:

@@ -7,9 +7,9 @@ time in upkeep.py.
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.address import QUEUE_PREFIX
-from headrace.core.browser import Browser
+from headrace.core.browser import BROWSE_BYTES, Browser, unsettled_from
 from headrace.core.dead_letter import Death
-from headrace.core.definition import DROP_HEAD, QueueDefinition, Retention
+from headrace.core.definition import DROP_HEAD, QueueDefinition
 from headrace.core.delivery import Consumer, Delivery
 from headrace.core.depth import Depth
 from headrace.core.disposal import Disposal
@@ -17,7 +17,6 @@ from headrace.core.entry import entered, offer_room
 from headrace.core.given import Given
 from headrace.core.group import Group
 from headrace.core.history import DONE, History
-from headrace.core.position import FIRST, NEXT, TIMESTAMP
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.readers import restore_groups, send_away
 from headrace.core.statistics import Statistics
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from headrace.core.tail import Tail
 
 DEFAULT_GROUP: Final = "default"
-ARCHIVE: Final = "archive"
-"""The group as which an archive reports how far it is."""
-BROWSE_BYTES: Final = 16 << 20
 
 
 @final
@@ -46,31 +42,47 @@ class Queue:
     # What every message looks at, next to each other: with thousands of queues it is read from memory, line by line.
     log: Log
     _takes_bytes: int
+    """Up to which size messages go into the log as they are, however many and whatever they say; -1 for none."""
     batches: int
+    """The batches that it is in, by number: see batches.py."""
     batch: int
+    """Its place there."""
     durable: bool
     is_stream: bool
     is_synced: bool
+    """Whether publishers hear of a message only when it would survive a power loss."""
     is_limited: bool
+    """What the depth says, without a look at it."""
     may_run_ahead: bool
+    """Whether messages may be delivered before they are synced."""
     deleted: bool
     is_overdue: bool
     _is_cut_at_once: bool
+    """Whether what a group settles leaves the log with that very step, as there is nobody else to ask."""
     unsynced: int
+    """How many turns with messages for it are in the log and not synced yet."""
     _synced_to: int
+    """Where these messages begin."""
     due: int
+    """The round in which it delivers: see line.py."""
     refusal: Corrupt | None
     _only_group: Group | None
+    """The group, if there is one."""
     browsers: tuple[Browser, ...]
     awaited_bytes: int
+    """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
     _history: History | None
     lease_us: int
     given: Given | None
     statistics: Statistics
     _wake_us: int
     touched: int
+    """The number of the turn that knows that something was settled here."""
     cut_below: int
+    """Everything below is on its way out of the log."""
     _group_list: tuple[Group, ...]
+    """Its groups, to be gone through while they come and go: what is done for every queue of every turn is in loops
+    over this, at a third of what a list of the dictionary's values takes."""
 
     def __init__(
         self, around: Surroundings, definition: QueueDefinition, log: Log, codecs: Codecs, now_us: int
@@ -83,7 +95,6 @@ class Queue:
         self.durable = definition.is_stored
         self.is_stream = definition.is_stream
         self.is_synced = definition.is_synced
-        """Whether publishers hear of a message only when it would survive a power loss."""
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
         self.lease_us = definition.lease_ms * 1000
         self.owner: object = None
@@ -92,46 +103,28 @@ class Queue:
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
         self._only_group = None
-        """The group, if there is one."""
         self._group_list = ()
-        """The same, to be gone through while groups come and go: what is done for every queue of every turn is in
-        loops over this, at a third of what a list of the dictionary's values takes."""
         self.browsers = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
         self.refusal = None
         self.may_run_ahead = not self.is_stream
-        """Whether messages may be delivered before they are synced."""
-        self.unsynced = 0
-        """How many turns with messages for it are in the log and not synced yet."""
-        self._synced_to = 0
-        """Where these messages begin."""
-        self._takes_bytes = -1
-        """Up to which size messages go into the log as they are, however many and whatever they say; -1 for none."""
+        self.unsynced = self._synced_to = 0
+        self._takes_bytes = self.awaited_bytes = -1
         self.tail: Tail | None = None
         """Set where other queues are filled from it: see assigner.py."""
-        self.awaited_bytes = -1
-        """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
         self.had_consumers = False
         self.deleted = False
         self.batches = self.batch = 0
-        """The batches that it is in, by number, and its place there: see batches.py."""
-        self.touched = 0
-        """The number of the turn that knows that something was settled here."""
-        self.due = 0
-        """The round in which it delivers: see line.py."""
+        self.touched = self.due = 0
         self.depth = Depth(self)
         self.is_limited = self.depth.is_limited
-        """What the depth says, without a look at it."""
         self._is_cut_at_once = False
-        """Whether what a group settles leaves the log with that very step, as there is nobody else to ask."""
         self.cut_below = 0
-        """Everything below is on its way out of the log."""
         self.disposal = Disposal(self, self.depth)
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
         self.used_us = now_us
-        self._wake_us = 0
-        self.retention_at_us = 0
+        self._wake_us = self.retention_at_us = 0
         self.is_overdue = False
         self.is_stalled = False
         """Whether messages could not be read when they should have been delivered."""
@@ -279,15 +272,6 @@ class Queue:
         self.unsynced -= 1
         self._synced_to = stop
 
-    def offset_at(self, place: tuple[str, int]) -> int:
-        """The offset that a place in a stream stands for: see parse_position."""
-        kind, value = place
-        if kind == FIRST:
-            return self.first_offset
-        if kind == NEXT:
-            return self.log.next_offset
-        return self.log.find(value) if kind == TIMESTAMP else value
-
     @property
     def unsettled(self) -> int:
         return sum(group.unsettled for group in self.groups.values())
@@ -310,21 +294,7 @@ class Queue:
 
         At least one if there is one, then as many as both bounds allow.
         """
-        states = [group.state for group in self.work_groups()]
-        at = max(offset, self.first_offset)
-        found: list[tuple[int, Message]] = []
-        while len(found) < limit and max_bytes > 0:
-            if states:  # step over what all are done with
-                at = min([state.settled.next_absent(max(at, state.committed)) for state in states])
-            messages = self.log.read(at, min(limit - len(found), 256), max_bytes)
-            if not messages:
-                break
-            for message in messages:
-                if not states or any([at >= s.committed and at not in s.settled for s in states]):
-                    found.append((at, message))
-                    max_bytes -= len(message.payload) + len(message.properties)
-                at += 1
-        return found
+        return unsettled_from(self, offset, limit, max_bytes)
 
     def key_of(self, message: Message) -> str:
         """The routing key that group filters are held against."""
@@ -345,13 +315,6 @@ class Queue:
             if isinstance(group, WorkGroup):
                 lowest = min(lowest, group.state.committed)
         return lowest
-
-    def retention_floor(self, retention: Retention) -> int:
-        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
-        if not retention.keep_until_archived:
-            return self.floor()
-        archive = self.groups.get(ARCHIVE)
-        return min(self.floor(), archive.state.committed if archive is not None else self.first_offset)
 
     def truncated(self, turn: Turn, first: int) -> None:
         """The log begins at `first` now: groups that are behind go on there."""

@@ -48,7 +48,7 @@ class Replacement:
         if queue.is_gone:
             raise Refused(f"queue {queue.name!r} was deleted")
         end = log.next_offset
-        if queue.retention_floor(queue.definition.retention) < end:
+        if queue.disposal.retention_floor(queue.definition.retention) < end:
             raise PreconditionFailed(f"a work group or an archive still needs messages of stream {queue.name!r}")
         if not queue.first_offset <= self._before <= end or end - self._before > _TAIL_MESSAGES:
             raise PreconditionFailed(

@@ -215,9 +215,10 @@ class Turn:
 
     def tell_entered(self) -> None:
         """Tell those who wait for what clients published that they need not wait any more."""
-        entered, self.entered = self.entered, []
-        for tell in entered:
-            tell()
+        if self.entered:
+            entered, self.entered = self.entered, []
+            for tell in entered:
+                tell()
 
     def unstage(self) -> None:
         """Have nothing of what clients published go into the logs."""
