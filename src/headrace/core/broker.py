@@ -117,17 +117,18 @@ class Broker:
         confirm: ConfirmAll | None = None,
         headers: Mapping[str, object] | None = None,
         extra_keys: Sequence[str] = (),
+        straight_to: Queue | None = None,
     ) -> int:
         """The same for one message or many that differ in nothing but their payloads; one call may confirm several.
 
         All go to the same queues, so that is decided once, and limits are looked at where there are any. The list is
-        the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once.
+        the broker's from then on. Who passes the same `confirm` for what it publishes in a row is called once. Who
+        knows what `straight_to` says of them passes that: with a key for each of many queues, looking for it took a
+        twentieth of the time.
         """
         source = messages[0].source
-        if not (source.exchange or extra_keys):
-            queue = self.topology.direct.get(source.topic)
-            if queue is not None and self._publishing.stage_to(queue, messages, confirm):
-                return 1
+        if straight_to is not None and not extra_keys and self._publishing.stage_to(straight_to, messages, confirm):
+            return 1
         queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(
             source.exchange, source.topic, headers, extra_keys
@@ -138,6 +139,10 @@ class Broker:
         for message in messages:
             meant = self.publish(message, _one_of(confirm), headers, extra_keys)
         return meant
+
+    def straight_to(self, exchange: str, key: str) -> Queue | None:
+        """The queue that messages with this key go to, and no other, until it is deleted; None where more decides."""
+        return self.topology.direct.get(key) if not exchange else None
 
     def publish_topic(
         self,

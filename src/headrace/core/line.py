@@ -284,7 +284,7 @@ class Line:
         commit = turn.durable
         published = turn.published
         for at, queue in enumerate(published.queues):
-            commit.append(queue.log.name, published.messages[at]).at = queue.log
+            commit.append_at(queue.log, published.messages[at])
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)

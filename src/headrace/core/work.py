@@ -147,7 +147,7 @@ class WorkGroup(Group):
         self._given_up += len(skipped)
         for offset, message in skipped:
             self.queue.settled(message)
-            commit.ack(self.queue.log.name, self.name, offset, offset + 1)
+            commit.ack_at(self.queue.log, self.name, offset, offset + 1)
             self.state.settle(offset, offset + 1)
         turn.touch(self.queue)
 
@@ -234,7 +234,7 @@ class WorkGroup(Group):
         ended = self.leases.end_all(deliveries, consumer)
         if not ended:
             return
-        queue, commit, name = self.queue, turn.commit_for(self.queue), self.queue.log.name
+        queue, commit, log = self.queue, turn.commit_for(self.queue), self.queue.log
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
         queue.settled_all(turn, self, ended, now_us)
@@ -247,12 +247,12 @@ class WorkGroup(Group):
         start = stop = offsets[0]
         for offset in offsets:
             if offset != stop:
-                commit.ack(name, self.name, start, stop)
+                commit.ack_at(log, self.name, start, stop)
                 self.state.settle(start, stop)
                 start = offset
             stop = offset + 1
         self.state.settle(start, stop)
-        commit.ack(name, self.name, start, stop, queue.cut(turn, self))
+        commit.ack_at(log, self.name, start, stop, queue.cut(turn, self))
 
     def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
@@ -399,8 +399,7 @@ class WorkGroup(Group):
         queue = self.queue
         queue.settled(message)
         self._forget(offset)
-        step = turn.commit_for(queue).ack(queue.log.name, self.name, offset, offset + 1, queue.cut(turn, self))
-        step.at = queue.log
+        turn.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, queue.cut(turn, self))
 
     def _forget(self, offset: int) -> None:
         if self.state.has_pending:

@@ -106,20 +106,30 @@ class Origin:
 class Append:
     """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
-    __slots__ = ("at", "base", "count", "encoded", "log", "messages", "origin")
+    __slots__ = ("_log", "at", "base", "count", "encoded", "messages", "origin")
 
     def __init__(
-        self, log: str, messages: list[Message], encoded: Encoded | None = None, origin: Origin | None = None
+        self,
+        log: str,
+        messages: list[Message],
+        encoded: Encoded | None = None,
+        origin: Origin | None = None,
+        at: "Log | None" = None,
     ) -> None:
-        self.log = log
+        self._log = log
+        self.at = at
+        """The log itself, where that is at hand: then it need not be looked for, nor its name."""
         self.messages = messages
         self.encoded = encoded
         self.origin = origin
         """Says that they are copies, so that an engine which can need not keep their payloads twice."""
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
-        self.at: Log | None = None
-        """The log itself, where that is at hand: it need not be looked for then."""
+
+    @property
+    def log(self) -> str:
+        """The name of the log."""
+        return self._log if self.at is None else self.at.name
 
 
 @final
@@ -149,10 +159,16 @@ class Commit:
 
     def append(self, log: str, messages: list[Message], origin: Origin | None = None) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
-        append = Append(log, messages, None, origin)
+        return self._append(Append(log, messages, None, origin))
+
+    def append_at(self, log: "Log", messages: list[Message]) -> Append:
+        """The same for a log that is at hand: finding ten thousand by their names took a message 0.3 us."""
+        return self._append(Append("", messages, at=log))
+
+    def _append(self, append: Append) -> Append:
         self.appends.append(append)
         size = 0
-        for message in messages:
+        for message in append.messages:
             size += len(message.payload)
         self.size_bytes += size
         return append
@@ -182,13 +198,17 @@ class Commit:
                 return
         self.steps.append(Transition(CLAIMED, log, group, start, stop, due_us, consumer))
 
-    def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> Transition:
+    def ack(self, log: str, group: str, start: int, stop: int, cut: int = 0) -> None:
         """Settle these offsets: the group is done with them. Messages below `cut` are dropped, as nobody needs them."""
-        return self._settle(ACKED, log, group, start, stop, cut)
+        self._settle(ACKED, log, None, group, start, stop, cut)
+
+    def ack_at(self, log: "Log", group: str, start: int, stop: int, cut: int = 0) -> None:
+        """The same in a log that is at hand."""
+        self._settle(ACKED, "", log, group, start, stop, cut)
 
     def bury(self, log: str, group: str, start: int, stop: int) -> None:
         """Settle these offsets as dead: given up, expired or rejected."""
-        self._settle(DEAD, log, group, start, stop, 0)
+        self._settle(DEAD, log, None, group, start, stop, 0)
 
     def requeue(self, log: str, group: str, start: int, stop: int, due_us: int) -> None:
         """Give claimed offsets back; they are ready again at `due_us`."""
@@ -230,17 +250,15 @@ class Commit:
         """Remove a log with its messages and groups; the name may be used again and starts at offset 0."""
         self.drops.append(log)
 
-    def _settle(self, kind: int, log: str, group: str, start: int, stop: int, cut: int) -> Transition:
+    def _settle(self, kind: int, log: str, at: "Log | None", group: str, start: int, stop: int, cut: int) -> None:
         # Acks arrive one by one and mostly in order: grow the last step instead of adding one for each.
         if self.steps:
             last = self.steps[-1]
-            if last.kind == kind and last.stop == start and last.group == group and last.log == log:
+            if last.kind == kind and last.stop == start and last.group == group and last.is_in(log, at):
                 last.stop = stop
                 last.cut = max(last.cut, cut)
-                return last
-        step = Transition(kind, log, group, start, stop, cut=cut)
-        self.steps.append(step)
-        return step
+                return
+        self.steps.append(Transition(kind, log, group, start, stop, cut=cut, at=at))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -37,7 +37,7 @@ class Transition:
     the committed offset to `start`. With ACKED, the log's messages below `cut` go as well, if that is not 0.
     """
 
-    __slots__ = ("at", "consumer", "cut", "due_us", "filter", "group", "kind", "log", "mode", "start", "stop")
+    __slots__ = ("_log", "at", "consumer", "cut", "due_us", "filter", "group", "kind", "mode", "start", "stop")
 
     def __init__(
         self,
@@ -51,19 +51,33 @@ class Transition:
         mode: int = WORK,
         filter: str = "",  # noqa: A002
         cut: int = 0,
+        at: "Log | None" = None,
     ) -> None:
         self.kind = kind
-        self.log = log
+        self._log = log
+        self.at = at
+        """The log itself, where that is at hand: then it need not be looked for, nor its name."""
         self.group = group
         self.start = start
         self.stop = stop
         self.cut = cut
-        self.at: Log | None = None
-        """The log itself, where that is at hand: it need not be looked for then."""
         self.due_us = due_us
         self.consumer = consumer
         self.mode = mode
         self.filter = filter
+
+    @property
+    def log(self) -> str:
+        """The name of the log."""
+        return self._log if self.at is None else self.at.name
+
+    @log.setter
+    def log(self, log: str) -> None:
+        self._log = log
+
+    def is_in(self, log: str, at: "Log | None") -> bool:
+        """Whether it is about this log, and says so in the same way."""
+        return self.at is at and self._log == log
 
 
 @final

@@ -1,18 +1,21 @@
 """What comes out of the decoder. Values; codec.py makes them, connection.py acts on them."""
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from pamqp import base
 
 from headrace.core.properties import Properties
 from headrace.model import Source
 
+if TYPE_CHECKING:
+    from headrace.core.queue import Queue
+
 
 @final
 class Route:
-    """What a basic.publish says; one value for all that say the same. `source` is the connection's to set."""
+    """What a basic.publish says; one value for all that say the same. Source and queue are the connection's to set."""
 
-    __slots__ = ("exchange", "immediate", "key", "mandatory", "source")
+    __slots__ = ("exchange", "immediate", "key", "mandatory", "queue", "source")
 
     def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
         self.exchange = exchange
@@ -20,6 +23,8 @@ class Route:
         self.mandatory = mandatory
         self.immediate = immediate
         self.source: Source | None = None
+        self.queue: Queue | None = None
+        """Where it leads without an exchange, as long as that is not deleted."""
 
 
 @final

@@ -88,8 +88,11 @@ class Publisher:
             for message in messages:
                 self._publish_one(event, message, extra_keys)
             return
+        broker, queue = link.host.broker, route.queue
+        if queue is None or queue.deleted:
+            queue = route.queue = broker.straight_to(route.exchange, route.key)
         confirm = self._tell if self.is_confirming else None
-        if not link.host.broker.publish_all(messages, confirm, headers or None, extra_keys) and route.mandatory:
+        if not broker.publish_all(messages, confirm, headers or None, extra_keys, queue) and route.mandatory:
             for message in messages:
                 self.send_return(route, message)
 

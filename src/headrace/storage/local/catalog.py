@@ -75,7 +75,7 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        logs = [self._undamaged(append.log, append.at) for append in commit.appends]
+        logs = [self._undamaged(self._at_hand(append.at) or self._staging(append.log)) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
         for number, append in enumerate(commit.appends):
@@ -294,7 +294,8 @@ class Catalog:
                 if known is not None:
                     found.append(known)
                     continue
-            group = self._staged_group(self._undamaged(step.log, step.at), step.group)
+            log = self._undamaged(self._at_hand(step.at) or self._staging(step.log))
+            group = self._staged_group(log, step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
                 key = (step.log, step.group)
@@ -310,8 +311,7 @@ class Catalog:
 
     def _usual_group(self, step: Transition) -> LocalGroup | None:
         """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
-        at = step.at
-        log = at if isinstance(at, LocalLog) and not at.dropped else self.logs.get(step.log)
+        log = self._at_hand(step.at) or self.logs.get(step.log)
         if log is None or log.groups_by_name is None or log.damage is not None:
             return None
         group = log.last_group
@@ -327,13 +327,16 @@ class Catalog:
                 return drop.replacement
         return self.log(name)
 
-    def _undamaged(self, name: str, at: Log | None) -> LocalLog:
-        """The same. Raises Corrupt when it is damaged, and Refused when there can be no log of that name."""
-        log = at if isinstance(at, LocalLog) and not (at.dropped or self._staged_drops) else self._staging(name)
+    def _at_hand(self, log: Log | None) -> LocalLog | None:
+        """A log that a commit brings along, unless it is gone or may be about to."""
+        return log if isinstance(log, LocalLog) and not (log.dropped or self._staged_drops) else None
+
+    def _undamaged(self, log: LocalLog) -> LocalLog:
+        """The same log. Raises Corrupt when it is damaged, and Refused when there can be no log of its name."""
         if log.damage is not None:
             raise log.damage
         if log.id == 0:
-            check_name("log", name)
+            check_name("log", log.name)
         return log
 
     def _create(self, log: LocalLog, staged: Staged) -> None:

@@ -338,9 +338,9 @@ def test_a_commit_that_brings_a_log_which_is_dropped_goes_to_the_new_one_of_its_
         if is_gone:
             disk.gate.set()
             bench.engine.sync()
-        use.append("orders", plain(b"new", b"newer")).at = old
+        use.append_at(old, plain(b"new", b"newer"))
         use.create_group("orders", "workers", WORK)
-        use.ack("orders", "workers", 0, 1, 1).at = old
+        use.ack_at(old, "workers", 0, 1, 1)
         bench.engine.commit(use, lambda error: None)
         disk.gate.set()
         bench.engine.sync()
