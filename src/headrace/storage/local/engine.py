@@ -11,6 +11,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
 from headrace.storage.local.batch import Batch, Staged
+from headrace.storage.local.batching import batch_of
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full
@@ -242,7 +243,7 @@ class LocalEngine(Engine):
             durable = durable or staged.durable
         self._waiting_bytes -= size
         try:
-            batch = self._catalog.batch(commits)
+            batch = batch_of(commits)
         except Refused as error:
             self._refuse(commits, error)
             return
@@ -289,7 +290,7 @@ class LocalEngine(Engine):
         good = 0
         try:
             for staged in commits:
-                self._catalog.batch([staged])
+                batch_of([staged])
                 good += 1
         except Refused as found:
             error = found
@@ -302,7 +303,7 @@ class LocalEngine(Engine):
         # Those before it go first and alone, so that callbacks run in the order of commits.
         self._waiting.extendleft(reversed(commits[good:]))
         self._waiting_bytes += sum(staged.commit.size_bytes for staged in commits[good:])
-        self._write(self._catalog.batch(commits[:good]), any(staged.durable for staged in commits[:good]))
+        self._write(batch_of(commits[:good]), any(staged.durable for staged in commits[:good]))
 
     def _restage(self, commits: list[Staged]) -> None:
         """Stage these and all waiting commits anew, because one before them did not happen."""
