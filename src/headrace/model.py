@@ -26,15 +26,16 @@ class Source:
     def __init__(
         self, topic: str, exchange: str = "", client_id: str = "", protocol: str = "", encoding: int = NATIVE
     ) -> None:
-        self.topic = topic
-        self.exchange = exchange
-        self.client_id = client_id
-        self.protocol = protocol
-        self.encoding = encoding
+        # What every message looks at comes first: with thousands of sources it is read from memory, line by line.
         self.stored = b""
         """How it is stored; empty until it first is. Messages to many queues have a source each, in every commit."""
         self.place = 0
         """Where it stood in the source table of the block that it was last stored in."""
+        self.encoding = encoding
+        self.topic = topic
+        self.exchange = exchange
+        self.client_id = client_id
+        self.protocol = protocol
 
     def __repr__(self) -> str:
         return f"Source({self.topic!r}, {self.exchange!r}, {self.client_id!r}, {self.protocol!r}, {self.encoding})"

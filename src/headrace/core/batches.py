@@ -19,18 +19,22 @@ class Batches:
     that takes a third of the instructions of a dictionary. One that was put into others meanwhile gets a second place.
     """
 
-    __slots__ = ("_number", "messages", "queues")
+    __slots__ = ("_is_counted", "_number", "messages", "queues")
 
     def __init__(self) -> None:
         self._number = next(_numbers)
         self.queues: list[Queue] = []
         self.messages: list[list[Message]] = []
         """What each of them gets."""
+        self._is_counted = False
+        """Whether a queue among them has a limit, and knows what is on its way to it."""
 
     def __bool__(self) -> bool:
         return len(self.queues) > 0
 
     def add(self, queue: "Queue", message: Message) -> None:
+        if queue.is_limited:
+            self._is_counted = True
         if queue.batches == self._number:
             self.messages[queue.batch].append(message)
         else:
@@ -62,5 +66,6 @@ class Batches:
 
     def unstage(self) -> None:
         """Tell the queues that all of it is in their logs now, or never will be."""
-        for at, queue in enumerate(self.queues):
-            queue.unstaged(self.messages[at])
+        if self._is_counted:
+            for at, queue in enumerate(self.queues):
+                queue.unstaged(self.messages[at])

@@ -64,18 +64,19 @@ class Group(ABC):
     """One group's progress on one queue, and its members."""
 
     def __init__(self, queue: "Queue", state: GroupState, single_active: bool = False) -> None:
+        # What every message looks at comes first: with thousands of groups it is read from memory, line by line.
         self.queue = queue
-        self.name = state.name
         self.state = state
-        self.consumers = Turns(single_active, self._members_changed)
         self.only: Consumer | None = None
         """The only member, if it wants all messages; then nothing else need be known of the members."""
-        self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
-        self.max_pending = MAX_PENDING
         self.is_paused = False
         """Whether nothing is delivered for now, whoever has room."""
+        self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
+        self.max_pending = MAX_PENDING
         self.delivered = 0
         self.redelivered = 0
+        self.name = state.name
+        self.consumers = Turns(single_active, self._members_changed)
         self._done_before = self._done
         self._given_up = 0
         """Messages that the group was done with without an acknowledgement."""

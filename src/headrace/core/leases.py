@@ -24,7 +24,8 @@ class Leases:
     def __init__(self) -> None:
         self._one: Delivery | None = None
         """What is held, if it is one; it goes to the others when there are more."""
-        self._deliveries: dict[int, Delivery] = {}
+        self._deliveries: dict[int, Delivery] | None = None
+        """All that is held, once it is more; made when it is needed."""
         self._given = 0
         """How many were given since nothing was held."""
         self._is_ordered = True
@@ -38,10 +39,12 @@ class Leases:
         """How many offsets there are in `_ends`."""
 
     def __len__(self) -> int:
-        return len(self._deliveries) if self._one is None else 1
+        if self._one is not None:
+            return 1
+        return len(self._deliveries) if self._deliveries is not None else 0
 
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._all().values())
+        return iter(self._all().values() if len(self) else ())
 
     def __contains__(self, offset: int) -> bool:
         return self.get(offset) is not None
@@ -50,15 +53,17 @@ class Leases:
         one = self._one
         if one is not None:
             return one if one.offset == offset else None
-        return self._deliveries.get(offset)
+        return self._deliveries.get(offset) if self._deliveries is not None else None
 
     def _all(self) -> dict[int, Delivery]:
         """What is held by offset, also if it is one."""
-        one = self._one
+        one, held = self._one, self._deliveries
+        if held is None:
+            held = self._deliveries = {}
         if one is not None:
-            self._deliveries[one.offset] = one
+            held[one.offset] = one
             self._one = None
-        return self._deliveries
+        return held
 
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
         """These, which nobody holds, are held from now on, until `due_us`."""
@@ -93,7 +98,7 @@ class Leases:
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
         one = self._one
-        delivery = one if one is not None and one.offset == offset else self._deliveries[offset]
+        delivery = one if one is not None and one.offset == offset else self._all()[offset]
         self.let_go(delivery)
         return delivery
 
@@ -103,7 +108,7 @@ class Leases:
         if delivery is self._one:
             self._one = None
             return
-        held = self._deliveries
+        held = self._all()
         del held[delivery.offset]
         if not held:
             self._begin_anew()
@@ -126,13 +131,13 @@ class Leases:
         """Nothing is held any more."""
         for delivery in self:
             delivery.is_held = False
-        self._deliveries = {}
+        self._deliveries = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Nothing is held now. What took little room keeps it, and is not made anew each time."""
         if self._given > _SLACK:
-            self._deliveries = {}
+            self._deliveries = None
         self._given = 0
         if not self._is_ordered:
             self._is_ordered = True
@@ -142,6 +147,8 @@ class Leases:
     def ended(self, now_us: int) -> list[Delivery]:
         """Those whose time is over, in order of offset; they are held no more."""
         found: list[Delivery] = []
+        if not len(self):
+            return found
         held = self._all()
         if self._is_ordered:
             for delivery in held.values():
@@ -164,13 +171,15 @@ class Leases:
 
     def next_end_us(self) -> int:
         """When the next claim ends; 0 when nothing is held."""
+        if self._one is not None:
+            return self._one.due_us
         if self._is_ordered:
             for first in self:
                 return first.due_us
         while self._ends:
             due_us, _, offsets = self._ends[0]
             for offset in offsets:
-                delivery = self._deliveries.get(offset)
+                delivery = self.get(offset)
                 if delivery is not None and delivery.due_us == due_us:
                     return due_us
             heapq.heappop(self._ends)
@@ -184,7 +193,7 @@ class Leases:
 
     def _sweep(self) -> None:
         by_end: dict[int, list[int]] = {}
-        for delivery in self._deliveries.values():
+        for delivery in self:
             by_end.setdefault(delivery.due_us, []).append(delivery.offset)
         self._ends.clear()
         self._noted = 0

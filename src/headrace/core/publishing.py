@@ -198,7 +198,10 @@ def _sizes(messages: list[Message]) -> tuple[int, int]:
 
 def _check_storable(message: Message) -> None:
     """Raises Refused for what no log can hold: it would spoil the turn for all who publish in it."""
-    topic = message.source.topic
+    source = message.source
+    if source.stored and 0 <= message.priority <= 255:
+        return  # others were stored before: with a topic for each queue of many, this is where it would be looked at
+    topic = source.topic
     is_long = len(topic) > _SHORT_TOPIC_CHARACTERS and len(topic.encode()) > MAX_TOPIC_BYTES
     if is_long or not 0 <= message.priority <= 255:
         raise Refused(

@@ -47,6 +47,7 @@ class Queue:
     """The batches that it is in, by number: see batches.py."""
     batch: int
     """Its place there."""
+    ack_timeout_us: int
     durable: bool
     is_stream: bool
     is_synced: bool

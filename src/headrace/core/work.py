@@ -35,11 +35,11 @@ class WorkGroup(Group):
         self.leases = Leases()
         self.waiting = NOTHING
         """What came back and, where priorities count, everything that was not delivered yet."""
-        self._selection = Selection(self)
         self.passed = 0
         """Nothing from here on was ever picked out of order."""
         self._notes: dict[int, dict[str, object]] | None = None
         """What consumers noted on messages that they gave back."""
+        self._selection = Selection(self)
         self._restore()
 
     @property

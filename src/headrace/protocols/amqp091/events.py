@@ -18,13 +18,13 @@ class Route:
     __slots__ = ("exchange", "immediate", "key", "mandatory", "queue", "source")
 
     def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
-        self.exchange = exchange
-        self.key = key
-        self.mandatory = mandatory
-        self.immediate = immediate
         self.source: Source | None = None
         self.queue: Queue | None = None
         """Where it leads without an exchange, as long as that is not deleted."""
+        self.exchange = exchange
+        self.mandatory = mandatory
+        self.immediate = immediate
+        self.key = key
 
 
 @final

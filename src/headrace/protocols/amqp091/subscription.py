@@ -80,9 +80,18 @@ class Subscription:
     )
 
     def __init__(self, link: Link, channel: int, consumer_tag: str, queue: str, tags: Tags, answers: Answers) -> None:
+        # What every delivery looks at comes first: with thousands of these it is read from memory, line by line.
         self._answers = answers
         self._tags = tags
         self._encoder = DeliverEncoder(channel, consumer_tag, link.frame_max)
+        self.expects_acks = True
+        """Whether the client acknowledges; it may where the queue does not wait for that."""
+        self.is_quorum = False
+        self.is_addressed = False
+        """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
+        self.is_stream = False
+        self.forgets_group = False
+        """Whether the group was made for this consumer alone and goes with it."""
         self._link = link
         self._channel = channel
         self.consumer_tag = consumer_tag
@@ -90,14 +99,6 @@ class Subscription:
         self.asked_for = queue
         """The name or the address that the client gave, which its user must be allowed to read."""
         self.consumer: Consumer | None = None
-        self.expects_acks = True
-        """Whether the client acknowledges; it may where the queue does not wait for that."""
-        self.is_stream = False
-        self.is_quorum = False
-        self.is_addressed = False
-        """Whether it came by a `$queue/` address or with a group: deliveries then say where they are from."""
-        self.forgets_group = False
-        """Whether the group was made for this consumer alone and goes with it."""
 
     def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """The consumer that core is given."""

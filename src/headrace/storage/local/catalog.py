@@ -281,11 +281,14 @@ class Catalog:
     def _usual_group(self, step: Transition) -> LocalGroup | None:
         """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
         log = self._at_hand(step.at) or self.logs.get(step.log)
-        if log is None or log.groups_by_name is None or log.damage is not None:
+        if log is None or log.damage is not None:
             return None
         group = log.last_group
-        if group is None or group.state.name != step.group:
-            group = log.last_group = log.groups_by_name.get(step.group)
+        if group is not None and group.state.name == step.group:
+            return group
+        if log.groups_by_name is None:
+            return None
+        group = log.last_group = log.groups_by_name.get(step.group)
         return group
 
     def _staging(self, name: str) -> LocalLog:

@@ -165,19 +165,19 @@ class LocalLog(Log):
         """The last piece of the tail, while small appends go to it."""
         self.is_in_tails = False
         """Whether it is among those with a tail: the catalog's to say."""
+        self.dropped = False
         self.flushing = 0
         """How many pieces at the start of the tail are being written to segments right now."""
-        self.groups_by_name: dict[str, LocalGroup] | None = None
         self.last_group: LocalGroup | None = None
         """The group that last made a step, as long as it is there; most logs have one."""
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
         """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
-        self.sealed: list[int] = []
+        self.sealed: tuple[int, ...] = ()
         """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
-        self.sealed_lengths: list[int] = []
+        self.sealed_lengths: tuple[int, ...] = ()
+        self.groups_by_name: dict[str, LocalGroup] | None = None
         self.stored_bytes = 0
-        self.dropped = False
         self._directory = root
         self._cache = cache
 
@@ -396,14 +396,18 @@ class LocalLog(Log):
         self._cache.cut(self.segments_directory, entry.segment, entry.segment_length)
         for base, path in segment_files(self.segments_directory):
             if base != entry.segment:
-                self.sealed.append(base)
-                self.sealed_lengths.append(path.stat().st_size)
+                self.seal(base, path.stat().st_size)
                 continue
             try:
                 self.active = self._cache.scan(path, base, self.id, entry.segment_length)
             except Corrupt as error:
                 self.damage = error
                 self.unloaded = entry
+
+    def seal(self, base: int, length: int) -> None:
+        """The segment that begins there is full."""
+        self.sealed += (base,)
+        self.sealed_lengths += (length,)
 
     def trim(self) -> list[Path]:
         """Let go of segments in which nothing is left; returns the files to remove."""
@@ -416,9 +420,11 @@ class LocalLog(Log):
         # Where the last full segment ends is known from the active one; without that it stays until all is gone.
         end = self.active.base if self.active is not None else self.next_offset
         bases = [*self.sealed[1:], end]
-        while self.sealed and bases[len(gone)] <= self.first_offset:
-            gone.append(segment_path(self.segments_directory, self.sealed.pop(0)))
-            self.stored_bytes -= self.sealed_lengths.pop(0)
+        empty = bisect_right(bases, self.first_offset, hi=len(self.sealed))
+        for base in self.sealed[:empty]:
+            gone.append(segment_path(self.segments_directory, base))
+        self.stored_bytes -= sum(self.sealed_lengths[:empty])
+        self.sealed, self.sealed_lengths = self.sealed[empty:], self.sealed_lengths[empty:]
         if self.active is not None and self.active.bases and self.active.next <= self.first_offset:
             gone.append(self.active.path)
             self.stored_bytes -= self.active.length

@@ -185,8 +185,7 @@ class Upkeep:
             segment = log.active
             if segment is None or segment.base != written.segment:
                 if segment is not None:
-                    log.sealed.append(segment.base)
-                    log.sealed_lengths.append(segment.length)
+                    log.seal(segment.base, segment.length)
                     self._flusher.do(WriteIndexes(segment))
                 segment = log.active = Segment(segment_path(log.segments_directory, written.segment), written.segment)
                 log.unloaded = None
