@@ -23,6 +23,7 @@ from headrace.core.delivery import Consumer, Credit, Delivery
 from headrace.core.envelope import Envelope
 from headrace.core.exchange import Binding, Exchange
 from headrace.core.flow import Flow
+from headrace.core.glance import AT_A_TIME, glance_at_deliveries
 from headrace.core.group import ACK, Group
 from headrace.core.groups import Groups
 from headrace.core.history import HISTORY_PREFIX, read_entry
@@ -370,12 +371,16 @@ class Broker:
     def acknowledge(self, deliveries: list[Delivery]) -> None:
         """End many deliveries well, in their order; those that are not pending any more are passed over."""
         turn, now_us = self._line.turn, self._clock.now_us()
-        at, end = 0, len(deliveries)
+        at = glanced_to = 0
+        end = len(deliveries)
         while at < end:
             consumer, group = deliveries[at].consumer, deliveries[at].group
             stop = at + 1
             while stop < end and deliveries[stop].consumer is consumer and deliveries[stop].group is group:
                 stop += 1
+            if stop < end and stop > glanced_to:
+                glanced_to = stop + AT_A_TIME
+                glance_at_deliveries(deliveries[stop:glanced_to])
             if group.queue.is_gone:
                 for delivery in deliveries[at:stop]:
                     consumer.release(delivery.offset)

@@ -1,5 +1,6 @@
 """Who gets the next message: consumers, their credit, and fair turns among them. No logs, no offsets moved here."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
@@ -91,9 +92,36 @@ class Delivery:
 Deliver = Callable[[list[Delivery]], None]
 
 
+class Recipient(ABC):
+    """Whom a consumer's deliveries go on to."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        """Take what the consumer gets. Never called from within a call that the consumer made."""
+
+    def glance(self) -> int:
+        """Look at what delivering looks at: see glance.py."""
+        return 0
+
+
+@final
+class _Call(Recipient):
+    """One who is a function."""
+
+    __slots__ = ("_deliver",)
+
+    def __init__(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        self._deliver(deliveries)
+
+
 @final
 class Consumer:
-    """A member of one group of one queue. `deliver` is called with what it gets, never from within a call it made.
+    """A member of one group of one queue.
 
     It gets as many messages as its own credit, its channel's credit and its allowance all leave room for.
     """
@@ -104,7 +132,6 @@ class Consumer:
         "allowance",
         "auto_ack",
         "cancelled",
-        "deliver",
         "group",
         "holding",
         "in_turn",
@@ -114,6 +141,7 @@ class Consumer:
         "overdue",
         "owner",
         "priority",
+        "recipient",
         "selector",
         "shared",
         "tells_offsets",
@@ -123,14 +151,14 @@ class Consumer:
     def __init__(
         self,
         name: str,
-        deliver: Deliver,
+        recipient: Recipient | Deliver,
         credit: int = 0,
         auto_ack: bool = False,
         priority: int = 0,
         shared: Credit | None = None,
         owner: object = None,
     ) -> None:
-        self.deliver = deliver
+        self.recipient = recipient if isinstance(recipient, Recipient) else _Call(recipient)
         self.limit = credit or UNLIMITED
         """How many messages it may hold at a time."""
         self.holding = 0

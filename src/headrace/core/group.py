@@ -100,6 +100,10 @@ class Group(ABC):
         another message goes after a power loss."""
         return not self.consumers.tellers
 
+    def glance(self) -> int:
+        """Look at what a message looks at: see glance.py."""
+        return 0
+
     @property
     def is_drained(self) -> bool:
         """Whether it need not be looked at when a member gets room: there is nothing to deliver."""
@@ -197,7 +201,7 @@ class Group(ABC):
                 continue
             if consumer.auto_ack:
                 self.finish(turn, hand, now_us)
-            consumer.deliver(hand)
+            consumer.recipient.deliver(hand)
 
     def _hand_all(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
         """Have one consumer get everything, as where there is only one."""
@@ -205,7 +209,7 @@ class Group(ABC):
         hand = self.claim(turn, consumer, found, now_us)
         if consumer.auto_ack:
             self.finish(turn, hand, now_us)
-        consumer.deliver(hand)
+        consumer.recipient.deliver(hand)
 
     def _count(self, delivered: int, redelivered: int) -> None:
         """So many are on their way to a consumer."""

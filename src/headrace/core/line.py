@@ -14,6 +14,7 @@ from headrace.core.confirms import Confirm
 from headrace.core.entry import entered_encoded
 from headrace.core.flow import Flow
 from headrace.core.given import Given
+from headrace.core.glance import AT_A_TIME, glance_at_queues
 from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
@@ -256,9 +257,12 @@ class Line:
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
         self._round += 1
-        for queue in pumps:
-            if not queue.deleted:
-                queue.pump(self.turn, now_us)
+        for start in range(0, len(pumps), AT_A_TIME):
+            next_ones = pumps[start : start + AT_A_TIME]
+            glance_at_queues(next_ones)
+            for queue in next_ones:
+                if not queue.deleted:
+                    queue.pump(self.turn, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:
@@ -283,8 +287,9 @@ class Line:
     def _commit(self, turn: Turn) -> None:
         commit = turn.durable
         published = turn.published
-        for at, queue in enumerate(published.queues):
-            commit.append_at(queue.log, published.messages[at])
+        logs = [queue.log for queue in published.queues]  # by themselves: see glance.py
+        for at, log in enumerate(logs):
+            commit.append_at(log, published.messages[at])
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)

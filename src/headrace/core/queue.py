@@ -338,6 +338,14 @@ class Queue:
     def work_groups(self) -> list[WorkGroup]:
         return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
 
+    def glance(self) -> int:
+        """Look at what delivering looks at: see glance.py."""
+        group = self._only_group
+        if group is None:
+            return 0
+        only = group.only
+        return group.glance() + (only.recipient.glance() if only is not None else 0)
+
     def pump(self, turn: Turn, now_us: int) -> None:
         """Deliver to everybody who has room."""
         if self.is_gone:

@@ -67,6 +67,12 @@ class WorkGroup(Group):
             entries.append(PendingEntry(offset, "", entry.attempts, 0 if entry.consumer else entry.due_us))
         return sorted(entries, key=lambda entry: entry.offset)
 
+    def glance(self) -> int:
+        queue, only = self.queue, self.only
+        seen = self.state.glance() + self.passed + len(self.leases) + queue.lease_us + queue.cut_below
+        seen += queue.log.next_offset
+        return seen + only.holding + only.lease_us if only is not None else seen
+
     # -- delivering --------------------------------------------------------------------------------------------------
 
     def pump(self, turn: Turn, now_us: int) -> None:
@@ -108,7 +114,7 @@ class WorkGroup(Group):
         else:
             self.note_given(turn, deliveries)
         queue.wake_at(due_us)
-        consumer.deliver(deliveries)
+        consumer.recipient.deliver(deliveries)
         return not self.has_more()
 
     def own_waiting(self) -> Waiting:
@@ -126,7 +132,7 @@ class WorkGroup(Group):
         hand = self.claim(turn, consumer, found, now_us)
         if consumer.auto_ack:
             self.finish(turn, hand, now_us)
-        consumer.deliver(hand)
+        consumer.recipient.deliver(hand)
 
     def has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or self.waiting.has_ready

@@ -96,7 +96,8 @@ class Decoder:
         self.failure: ProtocolError | None = None
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
-        self._said: dict[bytes, Properties] = {}
+        self._said: dict[bytes, tuple[bytes, Properties]] = {}
+        """What properties say, with the properties: so that messages which say the same have them in one place."""
         self._publish = _NONE
         """The last of this read that came in one go: a row of messages grows as long as it is the last event, too."""
         self._body_bytes = 0
@@ -231,9 +232,8 @@ class Decoder:
         end = at + 7 + _u32(data, at + 3)
         if data[at] != HEADER or _u16(data, at + 1) != channel or end < at + 19 or size - end < FRAME_OVERHEAD + 1:
             return at
-        raw = data[at + 19 : end]
-        said = self._said.get(raw)
-        if said is None or data[end] != FRAME_END:
+        known = self._said.get(data[at + 19 : end])
+        if known is None or data[end] != FRAME_END:
             return at
         length = _u32(data, end + 4)
         start = end + 8
@@ -245,7 +245,7 @@ class Decoder:
         if _u16(data, at + 7) != BASIC or _u32(data, at + 11) or _u32(data, at + 15) != length:
             return at
         self._head, self._head_channel = data[at:start], channel
-        self._properties, self._meaning = raw, said
+        self._properties, self._meaning = known
         self._body_bytes = length
         return start
 
@@ -292,18 +292,19 @@ class Decoder:
             content.is_refused = True
             events.append(TooLarge(channel, size))
         raw = payload[12:]
-        said = self._said.get(raw)
-        if said is None:
-            said = decode_properties(raw)
+        known = self._said.get(raw)
+        if known is None:
+            known = raw, decode_properties(raw)
             if len(raw) <= _MAX_SAID_BYTES:
                 if len(self._said) >= _MAX_SAID:
                     self._said.clear()
-                self._said[raw] = said
+                self._said[raw] = known
+        properties, said = known
         if size == 0:
             del self._contents[channel]
-            events.append(Publish(channel, content.route, raw, said, b""))
+            events.append(Publish(channel, content.route, properties, said, b""))
             return
-        content.properties = raw
+        content.properties = properties
         content.said = said
         content.left = size
 

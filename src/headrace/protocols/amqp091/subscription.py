@@ -5,7 +5,7 @@ from typing import Final, final
 from headrace.core.address import format_message_id
 from headrace.core.broker import Broker
 from headrace.core.definition import QUORUM
-from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery
+from headrace.core.delivery import UNLIMITED, Consumer, Credit, Delivery, Recipient
 from headrace.core.properties import Properties
 from headrace.core.stream import StreamGroup
 from headrace.model import AMQP091, Message
@@ -59,7 +59,7 @@ class Tags:
 
 
 @final
-class Subscription:
+class Subscription(Recipient):
     """A consumer tag and what is delivered to it."""
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Subscription:
 
     def open(self, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """The consumer that core is given."""
-        consumer = Consumer(self.consumer_tag, self.deliver, prefetch, no_ack, priority, shared, self._link.owner)
+        consumer = Consumer(self.consumer_tag, self, prefetch, no_ack, priority, shared, self._link.owner)
         consumer.tells_offsets = self.is_stream or self.is_addressed
         if self.is_stream and not self.is_addressed:
             self._encoder = DeliverEncoder(self._channel, self.consumer_tag, self._link.frame_max, _STREAM_OFFSET_ENTRY)
@@ -140,6 +140,9 @@ class Subscription:
             )
         tags.last = tag
         self._answers.sent(size_bytes)
+
+    def glance(self) -> int:
+        return self._encoder.glance()
 
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
