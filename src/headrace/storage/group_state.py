@@ -153,7 +153,7 @@ class GroupState:
 
     def glance(self) -> int:
         """Look at what a step looks at, so that it comes from memory before it is needed; the sum means nothing."""
-        return self.cursor + self.settled_count + self.has_pending
+        return self.cursor + self.has_pending
 
     def copy(self) -> "GroupState":
         """The same state, to be changed by itself."""
