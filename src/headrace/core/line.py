@@ -14,7 +14,7 @@ from headrace.core.confirms import Confirm
 from headrace.core.entry import entered_encoded
 from headrace.core.flow import Flow
 from headrace.core.given import Given
-from headrace.core.glance import AT_A_TIME, glance_at_queues
+from headrace.core.glance import AT_A_TIME, glance_at_batches, glance_at_queues
 from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
@@ -287,9 +287,10 @@ class Line:
     def _commit(self, turn: Turn) -> None:
         commit = turn.durable
         published = turn.published
-        logs = [queue.log for queue in published.queues]  # by themselves: see glance.py
-        for at, log in enumerate(logs):
-            commit.append_at(log, published.messages[at])
+        for at, queue in enumerate(published.queues):
+            if at % AT_A_TIME == 0:
+                glance_at_batches(published.queues[at : at + AT_A_TIME], published.messages[at : at + AT_A_TIME])
+            commit.append_at(queue.log, published.messages[at])
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)

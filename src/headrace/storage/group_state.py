@@ -117,8 +117,8 @@ class GroupState:
         self.committed = start
         self._settled: RangeSet | None = None
         self._pending: dict[int, Pending] | None = None
-        """These two are made when they are asked for: most groups of many have neither, most of the time, and what is
-        not there need not come into the processor's caches for each message."""
+        """These two are made when they are asked for, and let go of by those who find them empty: most groups of many
+        have neither, most of the time, and what is not there need not come from memory for each message."""
         self.name = name
         self.mode = mode
         self.filter = filter
@@ -133,7 +133,12 @@ class GroupState:
     @property
     def settled_count(self) -> int:
         """How many offsets that is."""
-        return self._settled.size if self._settled is not None else 0
+        settled = self._settled
+        if settled is None:
+            return 0
+        if not settled.size:
+            self._settled = None
+        return settled.size
 
     @property
     def pending(self) -> dict[int, Pending]:
@@ -149,7 +154,12 @@ class GroupState:
     @property
     def has_pending(self) -> bool:
         """Whether there is any of it."""
-        return self._pending is not None and len(self._pending) > 0
+        pending = self._pending
+        if pending is None:
+            return False
+        if not pending:
+            self._pending = None
+        return len(pending) > 0
 
     def glance(self) -> int:
         """Look at what a step looks at, so that it comes from memory before it is needed; the sum means nothing."""

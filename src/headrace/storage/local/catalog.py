@@ -13,6 +13,7 @@ from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
+from headrace.storage.local.glance import AT_A_TIME, glance_at_commit, glance_at_groups, glance_at_logs
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
@@ -30,7 +31,6 @@ from headrace.storage.local.record import (
 )
 from headrace.storage.local.record_writing import write_step, write_truncate
 from headrace.storage.local.tables import Table
-from headrace.version import IS_COMPILED
 
 
 @final
@@ -73,7 +73,7 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        _glance(commit)
+        glance_at_commit(commit)
         logs = [self._undamaged(self._at_hand(append.at) or self._staging(append.log)) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
@@ -168,6 +168,8 @@ class Catalog:
         """
         late: list[Cut] = []
         for number, step in enumerate(batch.steps):
+            if number % AT_A_TIME == 0:
+                glance_at_groups(batch.groups[number : number + AT_A_TIME])
             group = batch.groups[number]
             self.note_dirty(group)
             if step.kind in (CREATED, DELETED):
@@ -198,6 +200,8 @@ class Catalog:
         row = 0
         added = 0
         for number, log in enumerate(batch.logs):
+            if number % AT_A_TIME == 0:
+                glance_at_logs(batch.logs[number : number + AT_A_TIME])
             base, count = batch.bases[number], batch.counts[number]
             if not log.is_in_tails:
                 log.is_in_tails = True
@@ -427,21 +431,3 @@ class Catalog:
         self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
-
-
-def _glance(commit: Commit) -> int:
-    """Look at all logs and groups of a commit before anything is done to the first of them, so that they come from
-    memory at once. The sum is there because the compiler leaves out what is not used."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for append in commit.appends:
-        log = append.at
-        if isinstance(log, LocalLog):
-            seen += log.staged_next + log.stored_bytes
-    for step in commit.steps:
-        log = step.at
-        group = log.last_group if isinstance(log, LocalLog) else None
-        if group is not None:
-            seen += group.log.staged_next + group.pending_seq + group.state.glance()
-    return seen
