@@ -162,8 +162,8 @@ class GroupState:
         return len(pending) > 0
 
     def glance(self) -> int:
-        """Look at what a step looks at, so that it comes from memory before it is needed; the sum means nothing."""
-        return self.cursor + self.has_pending
+        """Look at what a step looks at, so that it comes from memory before it is needed; the number means nothing."""
+        return self.cursor
 
     def copy(self) -> "GroupState":
         """The same state, to be changed by itself."""

@@ -31,13 +31,13 @@ A block is little-endian; every column starts at a multiple of 8 bytes from the 
 """
 
 import struct
-import zlib
 from array import array
 from collections.abc import Sequence
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
 from headrace.model import Source
+from headrace.storage.local.checksum import crc32
 from headrace.storage.local.source_table import decode_sources
 
 MAGIC: Final = b"HRBK"
@@ -216,7 +216,7 @@ class Block(Layout):
 def seal_block(fields: tuple[int, ...], body: bytes) -> Block:
     """A block of this body, with the fields of its header from the version on."""
     checked = _CHECKED.pack(*fields)
-    crc = zlib.crc32(body, zlib.crc32(checked))
+    crc = crc32(body, crc32(checked))
     return Block(MAGIC + crc.to_bytes(4, "little") + checked, body)
 
 
@@ -257,7 +257,7 @@ def decode_header(header: bytes, file: str, position: int) -> int:
 def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
     """The block in these bytes, verified. Raises Corrupt."""
     _check_length(header, len(body), file, position)
-    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
+    _check_crc(header, crc32(body, crc32(header[8:])), file, position)
     try:
         return Block(header, body)
     except Refused as error:
@@ -267,7 +267,7 @@ def decode_block(header: bytes, body: bytes, file: str, position: int) -> Block:
 def decode_layout(header: bytes, body: memoryview, file: str, position: int) -> Layout:
     """The same of a body that stands in memory of its own, and stays there. Raises Corrupt."""
     _check_length(header, len(body), file, position)
-    _check_crc(header, zlib.crc32(body, zlib.crc32(header[8:])), file, position)
+    _check_crc(header, crc32(body, crc32(header[8:])), file, position)
     try:
         return Layout(header, len(body))
     except Refused as error:

@@ -35,13 +35,13 @@ A value of the table `groups`, under the group's id as u32, holds what the check
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from headrace.errors import Corrupt
 from headrace.storage.group_state import MODE_NAMES, GroupState, Pending
+from headrace.storage.local.checksum import crc32
 from headrace.storage.local.json_file import decode_json, encode_json
 
 FORMAT: Final = 1
@@ -93,7 +93,7 @@ def encode_pending(group_id: int, state: GroupState, seq: int) -> bytes:
     """The contents of pel.log."""
     consumers, parts = _encode_entries(state)
     checked = _CHECKED.pack(VERSION, len(state.pending), seq, group_id, consumers) + b"".join(parts)
-    return MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return MAGIC + crc32(checked).to_bytes(4, "little") + checked
 
 
 def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pending], int]:
@@ -104,7 +104,7 @@ def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pe
     magic, crc, version, count, seq, found_id, consumer_count = _HEADER.unpack(data[: _HEADER.size])
     if magic != MAGIC:
         raise Corrupt(file, 0, f"this is not a pending list (found {magic!r})")
-    if zlib.crc32(data[8:]) != crc:
+    if crc32(data[8:]) != crc:
         raise Corrupt(file, 4, "the pending list's checksum is wrong")
     if version != VERSION:
         raise Corrupt(file, 8, f"pending list version {version} is not known to this release; use a newer one")

@@ -18,7 +18,6 @@ page are written again), so a recycled page never has to be read back from the d
 
 import errno
 import struct
-import zlib
 from collections import deque
 from pathlib import Path
 from threading import Lock
@@ -26,6 +25,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
+from headrace.storage.local.checksum import crc32
 from headrace.storage.local.disk import Disk, is_full
 from headrace.storage.local.record import encode_record
 
@@ -249,7 +249,7 @@ def _tail(carry: bytes, parts: list[bytes], length: int) -> bytes:
 
 def encode_header(index: int, first_seq: int) -> bytes:
     checked = _CHECKED.pack(VERSION, 0, index, first_seq)
-    header = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+    header = MAGIC + crc32(checked).to_bytes(4, "little") + checked
     return header + bytes(PAGE - len(header))
 
 
@@ -258,7 +258,7 @@ def decode_header(header: bytes, path: Path) -> tuple[int, int]:
     if len(header) < _HEADER.size:
         return 0, 0
     magic, crc, version, _, index, first_seq = _HEADER.unpack(header)
-    if magic != MAGIC or zlib.crc32(header[8:]) != crc:
+    if magic != MAGIC or crc32(header[8:]) != crc:
         return 0, 0
     if version != VERSION:
         raise Corrupt(str(path), 8, f"journal version {version} is not known to this release; use a newer one")

@@ -1,11 +1,11 @@
 """JSON documents with a format number and a checksum inside, for what people may want to read. No file access."""
 
 import json
-import zlib
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import Corrupt
+from headrace.storage.local.checksum import crc32
 
 
 def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
@@ -13,13 +13,13 @@ def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
     canonical = _canonical(values)
     if not pretty:
         return seal_json(canonical)
-    whole = {**values, "crc32": f"{zlib.crc32(canonical):08x}"}
+    whole = {**values, "crc32": f"{crc32(canonical):08x}"}
     return json.dumps(whole, ensure_ascii=False, indent=1).encode()
 
 
 def seal_json(document: bytes) -> bytes:
     """A document in its shortest form, which has members and no checksum yet, with its checksum added."""
-    return document[:-1] + f',"crc32":"{zlib.crc32(document):08x}"}}'.encode()
+    return document[:-1] + f',"crc32":"{crc32(document):08x}"}}'.encode()
 
 
 def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:
         raise Corrupt(file, 0, "the checksum is missing")
     crc = values.pop("crc32")
     try:
-        found = f"{zlib.crc32(_canonical(values)):08x}"
+        found = f"{crc32(_canonical(values)):08x}"
     except UnicodeEncodeError as error:
         raise Corrupt(file, 0, f"a text in it is not valid Unicode: {error}") from error
     if crc != found:

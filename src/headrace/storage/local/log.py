@@ -222,6 +222,9 @@ class LocalLog(Log):
 
     def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         self._check(offset)
+        lone = self._lone
+        if lone is not None and offset == self.next_offset - 1 and max_messages > 0:
+            return [lone]
         stop = min(self.next_offset, offset + max_messages)
         if max_bytes == NO_LIMIT:
             return self._read_all(offset, stop)

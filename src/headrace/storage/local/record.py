@@ -33,7 +33,6 @@ An operation is a kind u8 and its fields; a text is a u16 length and UTF-8, byte
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Final, final
 
@@ -51,6 +50,7 @@ from headrace.storage.group_state import (
 )
 from headrace.storage.local import block as blocks
 from headrace.storage.local.block import Block, BlockHead
+from headrace.storage.local.checksum import crc32
 
 MAGIC: Final = b"HRJR"
 VERSION: Final = 1
@@ -150,10 +150,10 @@ def encode_record(seq: int, synced: int, operations: bytes, runs: bytes, blocks:
     if len(blocks) < 2:
         parts += [block.header for block in blocks]
         checked = b"".join(parts)
-        head = MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+        head = MAGIC + crc32(checked).to_bytes(4, "little") + checked
         return [head, *[block.body for block in blocks]]
     checked = b"".join(parts)
-    crc = zlib.crc32(b"".join([block.header for block in blocks]), zlib.crc32(checked))
+    crc = crc32(b"".join([block.header for block in blocks]), crc32(checked))
     return [
         MAGIC + crc.to_bytes(4, "little") + checked,
         *[part for block in blocks for part in (block.header, block.body)],
@@ -183,7 +183,7 @@ def blocks_length(head: bytes) -> int:
 def decode_outline(data: bytes, headers: Sequence[bytes], length: int) -> Record | None:
     """A record without the bodies of its blocks: what stands before them, and their headers. None when damaged."""
     _, crc, seq, synced, version, operations_length, run_count, _ = _HEADER.unpack_from(data)
-    if zlib.crc32(b"".join(headers), zlib.crc32(data[8:])) != crc:
+    if crc32(b"".join(headers), crc32(data[8:])) != crc:
         return None
     if version != (VERSION if len(headers) < 2 else BLOCKS_VERSION) or (1 < len(headers) != run_count):
         return None
@@ -213,8 +213,8 @@ def decode_record(data: bytes, position: int) -> Record | None:
         found = _decode_blocks(data, block_at, end)
     except Corrupt:
         return None
-    checked = zlib.crc32(memoryview(data)[position + 8 : block_at])
-    if zlib.crc32(b"".join([block.header for block in found]), checked) != crc:
+    checked = crc32(memoryview(data)[position + 8 : block_at])
+    if crc32(b"".join([block.header for block in found]), checked) != crc:
         return None
     if version != (VERSION if len(found) < 2 else BLOCKS_VERSION) or (len(found) > 1 and len(found) != run_count):
         return None
@@ -245,7 +245,7 @@ def check_version(data: bytes, position: int, file: str) -> None:
     _, crc, _, _, version, operations_length, run_count, block_length = _HEADER.unpack_from(data, position)
     block_at = position + HEADER_BYTES + (operations_length + 7 & ~7) + run_count * _RUN.size
     checked_end = block_at + (blocks.HEADER_BYTES if block_length else 0)
-    if checked_end > len(data) or zlib.crc32(memoryview(data)[position + 8 : checked_end]) != crc:
+    if checked_end > len(data) or crc32(memoryview(data)[position + 8 : checked_end]) != crc:
         return
     if version not in (VERSION, BLOCKS_VERSION):
         raise Corrupt(file, position + 24, f"record version {version} is not known to this release; use a newer one")

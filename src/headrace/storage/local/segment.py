@@ -25,7 +25,6 @@ Both are made again from the segment when they are missing or do not fit it.
 """
 
 import struct
-import zlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from typing import Final, final
 from headrace.errors import Corrupt
 from headrace.storage.local import block as blocks
 from headrace.storage.local.block import Block, decode_block, decode_header
+from headrace.storage.local.checksum import crc32
 from headrace.storage.local.disk import Disk
 
 MAGIC: Final = b"HRSG"
@@ -95,7 +95,7 @@ def segment_path(directory: Path, base: int) -> Path:
 
 def encode_segment_header(log_id: int, base: int) -> bytes:
     checked = _CHECKED.pack(VERSION, log_id, base, 0)
-    return MAGIC + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return MAGIC + crc32(checked).to_bytes(4, "little") + checked
 
 
 def segment_log_id(header: bytes) -> int:
@@ -111,7 +111,7 @@ def check_segment_header(header: bytes, path: Path, log_id: int) -> None:
     magic, crc, version, found_id, base, _ = _HEADER.unpack(header)
     if magic != MAGIC:
         raise Corrupt(file, 0, f"this is not a segment (found {magic!r})")
-    if zlib.crc32(header[8:]) != crc:
+    if crc32(header[8:]) != crc:
         raise Corrupt(file, 4, "the segment header's checksum is wrong")
     if version != VERSION:
         raise Corrupt(file, 8, f"segment version {version} is not known to this release; use a newer one")
@@ -222,7 +222,7 @@ def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segmen
 
 def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
     checked = _CHECKED.pack(VERSION, len(segment.bases), segment.length, 0) + entries
-    return magic + zlib.crc32(checked).to_bytes(4, "little") + checked
+    return magic + crc32(checked).to_bytes(4, "little") + checked
 
 
 def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> bytes:
@@ -235,7 +235,7 @@ def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> byt
     if len(data) < HEADER_BYTES or data[:4] != magic:
         raise ValueError(f"{path.name} is not an index")
     _, crc, version, count, length, _ = _HEADER.unpack(data[:HEADER_BYTES])
-    if zlib.crc32(data[8:]) != crc or version != VERSION:
+    if crc32(data[8:]) != crc or version != VERSION:
         raise ValueError(f"{path.name} has a wrong checksum")
     if length != segment_length or len(data) != HEADER_BYTES + count * 16:
         raise ValueError(f"{path.name} does not fit its segment")

@@ -17,12 +17,12 @@ and is written anew, under the next generation, when most of it is out of date:
 
 import json
 import struct
-import zlib
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.api import DEFINITIONS
+from headrace.storage.local.checksum import crc32
 from headrace.storage.local.json_file import decode_json, encode_json, seal_json
 
 FORMAT: Final = 1
@@ -167,7 +167,7 @@ def decode_table(name: str, generation: int, data: bytes, length: int, path: Pat
 
 def _encode_entry(key: bytes, value: bytes | None) -> bytes:
     checked = _LENGTHS.pack(len(key), _DELETED if value is None else len(value)) + key + (value or b"")
-    return zlib.crc32(checked).to_bytes(4, "little") + checked
+    return crc32(checked).to_bytes(4, "little") + checked
 
 
 def _decode_entry(table: Table, data: bytes, at: int, length: int, file: str) -> int:
@@ -178,7 +178,7 @@ def _decode_entry(table: Table, data: bytes, at: int, length: int, file: str) ->
     deleted = value_length == _DELETED
     value_at = at + _ENTRY.size + key_length
     end = value_at + (0 if deleted else value_length)
-    if end > length or zlib.crc32(data[at + 4 : end]) != crc:
+    if end > length or crc32(data[at + 4 : end]) != crc:
         raise Corrupt(file, at, "an entry's checksum is wrong")
     table.put(data[at + _ENTRY.size : value_at], None if deleted else data[value_at:end])
     return end
