@@ -4,6 +4,7 @@ import itertools
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.model import Message
+from headrace.storage.api import Append
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
@@ -19,12 +20,12 @@ class Batches:
     that takes a third of the instructions of a dictionary. One that was put into others meanwhile gets a second place.
     """
 
-    __slots__ = ("_is_counted", "_number", "messages", "queues")
+    __slots__ = ("_is_counted", "_number", "appends", "queues")
 
     def __init__(self) -> None:
         self._number = next(_numbers)
         self.queues: list[Queue] = []
-        self.messages: list[list[Message]] = []
+        self.appends: list[Append] = []
         """What each of them gets."""
         self._is_counted = False
         """Whether a queue among them has a limit, and knows what is on its way to it."""
@@ -36,36 +37,36 @@ class Batches:
         if queue.is_limited:
             self._is_counted = True
         if queue.batches == self._number:
-            self.messages[queue.batch].append(message)
+            self.appends[queue.batch].messages.append(message)
         else:
-            self._begin(queue, [message])
+            self._begin(queue, Append("", [message], at=queue.log))
 
     def add_all(self, queue: "Queue", messages: list[Message]) -> None:
         """The list belongs to this from now on."""
         if queue.batches == self._number:
-            self.messages[queue.batch].extend(messages)
+            self.appends[queue.batch].messages.extend(messages)
         else:
-            self._begin(queue, messages)
+            self._begin(queue, Append("", messages, at=queue.log))
 
-    def _begin(self, queue: "Queue", messages: list[Message]) -> None:
+    def _begin(self, queue: "Queue", append: Append) -> None:
         queue.batches = self._number
         queue.batch = len(self.queues)
         self.queues.append(queue)
-        self.messages.append(messages)
+        self.appends.append(append)
 
     def remove(self, queue: "Queue") -> None:
         """Have nothing for this queue any more."""
         if queue not in self.queues:
             return
         queues, self.queues = self.queues, []
-        messages, self.messages = self.messages, []
+        appends, self.appends = self.appends, []
         self._number = next(_numbers)
         for at, other in enumerate(queues):
             if other is not queue:
-                self._begin(other, messages[at])
+                self._begin(other, appends[at])
 
     def unstage(self) -> None:
         """Tell the queues that all of it is in their logs now, or never will be."""
         if self._is_counted:
             for at, queue in enumerate(self.queues):
-                queue.unstaged(self.messages[at])
+                queue.unstaged(self.appends[at].messages)

@@ -9,7 +9,6 @@ saves. The sums mean nothing; they are there because the compiler leaves out wha
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.delivery import Delivery
-from headrace.model import Message
 from headrace.version import IS_COMPILED
 
 if TYPE_CHECKING:
@@ -26,16 +25,6 @@ def glance_at_queues(queues: "list[Queue]") -> int:
     seen = 0
     for queue in queues:
         seen += queue.glance()
-    return seen
-
-
-def glance_at_batches(queues: "list[Queue]", messages: list[list[Message]]) -> int:
-    """These messages are about to be stored in these queues."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for at, queue in enumerate(queues):
-        seen += queue.log.next_offset + len(messages[at][0].payload)
     return seen
 
 

@@ -14,7 +14,7 @@ from headrace.core.confirms import Confirm
 from headrace.core.entry import entered_encoded
 from headrace.core.flow import Flow
 from headrace.core.given import Given
-from headrace.core.glance import AT_A_TIME, glance_at_batches, glance_at_queues
+from headrace.core.glance import AT_A_TIME, glance_at_queues
 from headrace.core.memory_logs import MemoryLogs
 from headrace.core.statistics import Statistics
 from headrace.core.turn import Turn
@@ -286,11 +286,8 @@ class Line:
 
     def _commit(self, turn: Turn) -> None:
         commit = turn.durable
-        published = turn.published
-        for at, queue in enumerate(published.queues):
-            if at % AT_A_TIME == 0:
-                glance_at_batches(published.queues[at : at + AT_A_TIME], published.messages[at : at + AT_A_TIME])
-            commit.append_at(queue.log, published.messages[at])
+        for append in turn.published.appends:
+            commit.add(append)
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)
@@ -391,7 +388,7 @@ class Line:
         """What the turn brought is in the logs, to be delivered."""
         published = turn.published
         for at, queue in enumerate(published.queues):
-            self._appended(queue, published.messages[at], now_us)
+            self._appended(queue, published.appends[at].messages, now_us)
         for queue, messages in turn.moved.items():
             self._appended(queue, messages, now_us)
         for copied in turn.copied:
@@ -413,8 +410,8 @@ class Line:
             return
         while batches is not None:
             now_us = self._clock.now_us()
-            for queue, messages in batches:
-                self._appended(queue, messages, now_us)
+            for queue, append in batches:
+                self._appended(queue, append.messages, now_us)
             if batches:
                 self.open()
             batches = self.memory.store(turn)

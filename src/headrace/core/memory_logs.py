@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, final
 from headrace.core.batches import Batches
 from headrace.core.turn import Turn
 from headrace.errors import HeadraceError
-from headrace.model import Message
-from headrace.storage.api import Commit
+from headrace.storage.api import Append, Commit
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue import Queue
 
-    Batch = tuple[Queue, list[Message]]
+    Batch = tuple[Queue, Append]
 
 
 @final
@@ -35,11 +34,9 @@ class MemoryLogs:
         if turn.passing:
             passing, turn.passing = turn.passing, Batches()
             passing.unstage()
-            batches += zip(passing.queues, passing.messages, strict=True)
-        if turn.moved:
-            batches += [(queue, turn.moved.pop(queue)) for queue in list(turn.moved) if not queue.durable]
-        for queue, messages in batches:
-            turn.memory.append(queue.log.name, messages)
+            batches = [(queue, turn.memory.add(passing.appends[at])) for at, queue in enumerate(passing.queues)]
+        for queue in [queue for queue in turn.moved if not queue.durable]:
+            batches.append((queue, turn.memory.append(queue.log.name, turn.moved.pop(queue))))
         if turn.memory.is_empty:
             return None
         commit, turn.memory = turn.memory, Commit()

@@ -118,7 +118,7 @@ class Append:
     ) -> None:
         self._log = log
         self.at = at
-        """The log itself, where that is at hand: then it need not be looked for, nor its name."""
+        """The log itself, where that is at hand: finding ten thousand by their names took a message 0.3 us."""
         self.messages = messages
         self.encoded = encoded
         self.origin = origin
@@ -159,14 +159,12 @@ class Commit:
 
     def append(self, log: str, messages: list[Message], origin: Origin | None = None) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
-        return self._append(Append(log, messages, None, origin))
+        return self.add(Append(log, messages, None, origin))
 
-    def append_at(self, log: "Log", messages: list[Message]) -> Append:
-        """The same for a log that is at hand: finding ten thousand by their names took a message 0.3 us."""
-        return self._append(Append("", messages, at=log))
-
-    def _append(self, append: Append) -> Append:
+    def add(self, append: Append) -> Append:
+        """The same for messages that are together already; none come to them any more."""
         self.appends.append(append)
+        append.count = len(append.messages)
         size = 0
         for message in append.messages:
             size += len(message.payload)

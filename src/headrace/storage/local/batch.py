@@ -4,8 +4,7 @@ from typing import final
 
 from librt.strings import BytesWriter
 
-from headrace.model import Message
-from headrace.storage.api import Commit, Done
+from headrace.storage.api import Append, Commit, Done
 from headrace.storage.group_state import Transition
 from headrace.storage.local.block import Block
 from headrace.storage.local.log import LocalGroup, LocalLog
@@ -54,21 +53,19 @@ class Staged:
 class Batch:
     """Commits that go into the journal as one record.
 
-    What is appended is kept as columns, a run for each log: with a message for each of a thousand logs, an object for
-    each run was a fifth of what storing it took. The same holds for what groups did. It happens in this order: logs are
-    made, groups step on, messages are appended, logs are cut, and then what else changes, each as in the commits.
+    There is one append for each log, and lists side by side instead of an object for each pair: with a message for each
+    of a thousand logs, these were a fifth of what storing it took. It happens in this order: logs are made, groups step
+    on, messages are appended, logs are cut, and then what else changes, each as in the commits.
     """
 
     __slots__ = (
-        "bases",
+        "appends",
         "blocks",
         "changes",
         "commits",
-        "counts",
         "cuts",
         "groups",
         "logs",
-        "messages",
         "operations",
         "steps",
     )
@@ -81,19 +78,23 @@ class Batch:
         self.cuts: list[Cut] = []
         self.changes: list[Change] = []
         self.operations = b""
+        self.appends: list[Append] = []
         self.logs: list[LocalLog] = []
-        self.bases: list[int] = []
-        self.counts: list[int] = []
-        self.messages: list[Message] = []
-        """Those of all runs in turn."""
+        """Where each of the appends goes."""
         self.blocks: list[Block] = []
-        """One for all runs, or one for each."""
+        """One for all appends, or one for each."""
 
-    def add(self, log: LocalLog, base: int, count: int) -> None:
-        """Have the next `count` messages go to this log."""
+    def add(self, log: LocalLog, append: Append) -> None:
+        """Have this go to that log, which nothing else does."""
         self.logs.append(log)
-        self.bases.append(base)
-        self.counts.append(count)
+        self.appends.append(append)
+
+    def add_run(self, log: LocalLog, base: int, count: int) -> None:
+        """The same for the next `count` messages of the blocks."""
+        append = Append("", [], at=log)
+        append.base = base
+        append.count = count
+        self.add(log, append)
 
     def take_over(self, staged: Staged) -> None:
         """Have what a commit does besides appending happen with this batch."""
@@ -105,6 +106,6 @@ class Batch:
     def runs(self) -> bytes:
         """Whose messages its blocks hold, as a record has it."""
         out = BytesWriter()
-        for number, log in enumerate(self.logs):
-            write_run(out, log.id, self.counts[number], self.bases[number])
+        for number, append in enumerate(self.appends):
+            write_run(out, self.logs[number].id, append.count, append.base)
         return out.getvalue()

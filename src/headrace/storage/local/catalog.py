@@ -7,7 +7,7 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 from pathlib import Path
 from typing import final
 
-from headrace.storage.api import Commit, Done, Log, check_name, check_step
+from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block_decoding import decode_messages
@@ -74,7 +74,7 @@ class Catalog:
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
         glance_at_commit(commit)
-        logs = [self._undamaged(self._at_hand(append.at) or self._staging(append.log)) for append in commit.appends]
+        logs = [self._log_of(append) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
         for number, append in enumerate(commit.appends):
@@ -135,7 +135,7 @@ class Catalog:
                 drops[change.log.name] = change
             batch.changes.append(change)
         for log_id, count, base in record.runs:
-            batch.add(self.logs_by_id[log_id], base, count)
+            batch.add_run(self.logs_by_id[log_id], base, count)
         return batch
 
     def restore(self, record: Record) -> None:
@@ -143,7 +143,7 @@ class Catalog:
         batch = Batch([])
         batch.blocks = record.blocks
         for log_id, count, base in record.runs:
-            batch.add(self.logs_by_id[log_id], base, count)
+            batch.add_run(self.logs_by_id[log_id], base, count)
         self._append(batch)
 
     def apply(self, batch: Batch, seq: int) -> None:
@@ -196,13 +196,13 @@ class Catalog:
         is_shared = len(batch.blocks) == 1
         block = batch.blocks[0]
         row_bytes = block.row_bytes + MESSAGE_BYTES
-        messages = batch.messages
         row = 0
         added = 0
         for number, log in enumerate(batch.logs):
             if number % AT_A_TIME == 0:
                 glance_at_logs(batch.logs[number : number + AT_A_TIME])
-            base, count = batch.bases[number], batch.counts[number]
+            append = batch.appends[number]
+            base, count, messages = append.base, append.count, append.messages
             if not log.is_in_tails:
                 log.is_in_tails = True
                 self._tails.add(log)
@@ -212,10 +212,10 @@ class Catalog:
             if count >= MERGE_ROWS:
                 added += log.append_rows(base, block, row, count)
             elif count == 1 and messages:
-                log.append_one(base, messages[row], row_bytes)
+                log.append_one(base, messages[0], row_bytes)
                 added += row_bytes
             else:
-                few = messages[row : row + count] if messages else decode_messages(block, row, row + count)
+                few = list(messages) if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
                 added += row_bytes * count
             row += count
@@ -286,7 +286,9 @@ class Catalog:
 
     def _usual_group(self, step: Transition) -> LocalGroup | None:
         """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
-        log = self._at_hand(step.at) or self.logs.get(step.log)
+        log = self._at_hand(step.at)
+        if log is None:
+            log = self.logs.get(step.log)
         if log is None or log.damage is not None:
             return None
         group = log.last_group
@@ -296,6 +298,11 @@ class Catalog:
             return None
         group = log.last_group = log.groups_by_name.get(step.group)
         return group
+
+    def _log_of(self, append: Append) -> LocalLog:
+        """Where an append goes. Raises Corrupt when that is damaged."""
+        log = self._at_hand(append.at)
+        return self._undamaged(log if log is not None else self._staging(append.log))
 
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next commit finds it."""

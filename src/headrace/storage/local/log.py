@@ -128,6 +128,7 @@ class LocalLog(Log):
         "_open_piece",
         "_pieces",
         "active",
+        "batch",
         "damage",
         "dropped",
         "flushing",
@@ -136,7 +137,6 @@ class LocalLog(Log):
         "id",
         "is_in_tails",
         "last_group",
-        "number",
         "sealed",
         "sealed_lengths",
         "staged_next",
@@ -153,8 +153,8 @@ class LocalLog(Log):
         self.id = 0
         self.damage: HeadraceError | None = None
         self.staged_next = 0
-        self.number = 0
-        """Which of the logs it was where these were last counted."""
+        self.batch = 0
+        """The number of the batch that it was last in: see batching.py."""
         self._lone: Message | None = None
         """The tail, if it is one message: with one in each of many queues it is nothing else, and a piece of its own
         would be made and thrown away for each."""

@@ -10,7 +10,7 @@ import pytest
 from headrace.clock import Clock, ManualClock
 from headrace.errors import Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message
-from headrace.storage.api import RETAINED, TRANSACTIONS, Commit
+from headrace.storage.api import RETAINED, TRANSACTIONS, Append, Commit
 from headrace.storage.group_state import WORK, Pending
 from headrace.storage.local.disk import Disk, SyncFailed
 from headrace.storage.local.engine import LocalEngine
@@ -338,7 +338,7 @@ def test_a_commit_that_brings_a_log_which_is_dropped_goes_to_the_new_one_of_its_
         if is_gone:
             disk.gate.set()
             bench.engine.sync()
-        use.append_at(old, plain(b"new", b"newer"))
+        use.add(Append("", plain(b"new", b"newer"), at=old))
         use.create_group("orders", "workers", WORK)
         use.ack_at(old, "workers", 0, 1, 1)
         bench.engine.commit(use, lambda error: None)
