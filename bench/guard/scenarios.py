@@ -25,7 +25,7 @@ from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
 from headrace.protocols.amqp091.encoding import DeliverEncoder
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
-from headrace.protocols.amqp091.subscription import Tags
+from headrace.protocols.amqp091.tags import Tags
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
 from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5

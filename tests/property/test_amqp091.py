@@ -36,7 +36,7 @@ from headrace.protocols.amqp091.fields import (
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import decode_properties, encode_properties, with_headers
-from headrace.protocols.amqp091.subscription import Tags
+from headrace.protocols.amqp091.tags import Tags
 
 _names = st.text(max_size=20)
 _scalars = st.one_of(

@@ -37,16 +37,20 @@ class Batches:
         if queue.is_limited:
             self._is_counted = True
         if queue.batches == self._number:
-            self.appends[queue.batch].messages.append(message)
+            append = self.appends[queue.batch]
+            append.messages.append(message)
+            append.size_bytes += len(message.payload)
         else:
-            self._begin(queue, Append("", [message], at=queue.log))
+            self._begin(queue, Append("", [message], len(message.payload), at=queue.log))
 
-    def add_all(self, queue: "Queue", messages: list[Message]) -> None:
+    def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list belongs to this from now on."""
         if queue.batches == self._number:
-            self.appends[queue.batch].messages.extend(messages)
+            append = self.appends[queue.batch]
+            append.messages.extend(messages)
+            append.size_bytes += size_bytes
         else:
-            self._begin(queue, Append("", messages, at=queue.log))
+            self._begin(queue, Append("", messages, size_bytes, at=queue.log))
 
     def _begin(self, queue: "Queue", append: Append) -> None:
         queue.batches = self._number

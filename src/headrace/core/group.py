@@ -213,11 +213,12 @@ class Group(ABC):
 
     def _count(self, delivered: int, redelivered: int) -> None:
         """So many are on their way to a consumer."""
-        self.delivered += delivered
-        self.redelivered += redelivered
         statistics = self.queue.statistics
+        self.delivered += delivered
         statistics.delivered += delivered
-        statistics.redelivered += redelivered
+        if redelivered:
+            self.redelivered += redelivered
+            statistics.redelivered += redelivered
 
     @abstractmethod
     def has_more(self) -> bool:

@@ -132,7 +132,7 @@ class Turn:
     def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list is the turn's from now on."""
         self.size_bytes += size_bytes
-        (self.published if queue.durable else self.passing).add_all(queue, messages)
+        (self.published if queue.durable else self.passing).add_all(queue, messages, size_bytes)
 
     def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
         self.size_bytes += rows.payload_bytes

@@ -115,7 +115,7 @@ class WorkGroup(Group):
             self.note_given(turn, deliveries)
         queue.wake_at(due_us)
         consumer.recipient.deliver(deliveries)
-        return not self.has_more()
+        return stop >= queue.log.next_offset
 
     def own_waiting(self) -> Waiting:
         """What waits, to be added to."""

@@ -106,12 +106,13 @@ class Origin:
 class Append:
     """Messages for one log, or encoded ones; `base` is the offset of the first, known once the commit is staged."""
 
-    __slots__ = ("_log", "at", "base", "count", "encoded", "messages", "origin")
+    __slots__ = ("_log", "at", "base", "count", "encoded", "messages", "origin", "size_bytes")
 
     def __init__(
         self,
         log: str,
         messages: list[Message],
+        size_bytes: int,
         encoded: Encoded | None = None,
         origin: Origin | None = None,
         at: "Log | None" = None,
@@ -120,6 +121,8 @@ class Append:
         self.at = at
         """The log itself, where that is at hand: finding ten thousand by their names took a message 0.3 us."""
         self.messages = messages
+        self.size_bytes = size_bytes
+        """That of their payloads."""
         self.encoded = encoded
         self.origin = origin
         """Says that they are copies, so that an engine which can need not keep their payloads twice."""
@@ -159,21 +162,21 @@ class Commit:
 
     def append(self, log: str, messages: list[Message], origin: Origin | None = None) -> Append:
         """Add messages to the end of a log, which comes into being with its first message or group."""
-        return self.add(Append(log, messages, None, origin))
+        size_bytes = 0
+        for message in messages:
+            size_bytes += len(message.payload)
+        return self.add(Append(log, messages, size_bytes, None, origin))
 
     def add(self, append: Append) -> Append:
         """The same for messages that are together already; none come to them any more."""
-        self.appends.append(append)
         append.count = len(append.messages)
-        size = 0
-        for message in append.messages:
-            size += len(message.payload)
-        self.size_bytes += size
+        self.appends.append(append)
+        self.size_bytes += append.size_bytes
         return append
 
     def append_encoded(self, log: str, encoded: Encoded) -> Append:
         """The same with messages that are encoded already."""
-        append = Append(log, [], encoded)
+        append = Append(log, [], encoded.payload_bytes, encoded)
         self.appends.append(append)
         self.is_encoded = True
         self.size_bytes += encoded.payload_bytes

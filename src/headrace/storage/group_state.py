@@ -163,7 +163,7 @@ class GroupState:
 
     def glance(self) -> int:
         """Look at what a step looks at, so that it comes from memory before it is needed; the number means nothing."""
-        return self.cursor
+        return self.cursor + (self._pending is not None)
 
     def copy(self) -> "GroupState":
         """The same state, to be changed by itself."""

@@ -20,7 +20,8 @@ from headrace.protocols.amqp091.frames import NOT_ALLOWED, NOT_IMPLEMENTED
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import REPLY_PREFIX, REPLY_TO, Publisher
-from headrace.protocols.amqp091.subscription import STREAM_OFFSET, Subscription, Tags, counted, own_properties
+from headrace.protocols.amqp091.subscription import STREAM_OFFSET, Subscription, counted, own_properties
+from headrace.protocols.amqp091.tags import Tags
 from headrace.protocols.answers import Answers
 
 _GENERATED_TAG: Final = "amq.ctag-"
@@ -56,7 +57,7 @@ class Subscriptions:
 
     @property
     def unsettled(self) -> int:
-        return len(self._tags.unsettled)
+        return len(self._tags)
 
     @property
     def prefetch(self) -> int:
@@ -244,7 +245,7 @@ class Subscriptions:
         self._by_tag.clear()
         for consumer in (*self._retired, *self._getters.values()):
             self._link.broker.cancel(consumer)
-        self._tags.unsettled.clear()
+        self._tags.clear()
 
     # -- get and settle ----------------------------------------------------------------------------------------------
 
@@ -257,16 +258,13 @@ class Subscriptions:
         if delivery is None:
             self._send(commands.Basic.GetEmpty)
             return
-        tags = self._tags
-        tags.last += 1
-        if not method.no_ack:
-            tags.unsettled[tags.last] = delivery
+        tag = self._tags.pass_by() if method.no_ack else self._tags.hold(delivery)
         message = delivery.message
         exchange, key = key_of(message.source)
         self._send(
             commands.Basic.GetOk,
             {
-                "delivery_tag": tags.last,
+                "delivery_tag": tag,
                 "redelivered": delivery.redelivered,
                 "exchange": exchange,
                 "routing_key": key,
@@ -294,12 +292,10 @@ class Subscriptions:
                 self._settle_tags(number, multiple, ACK)
             return
         found: list[Delivery] = []
-        unsettled = self._tags.unsettled
         for number in range(first, tag + 1):
-            delivery = unsettled.get(number)
+            delivery = self._tags.take(number)
             if delivery is None:
                 break
-            del unsettled[number]
             found.append(delivery)
         self._link.broker.acknowledge(found)
         if len(found) <= tag - first:
@@ -310,8 +306,7 @@ class Subscriptions:
 
     def recover(self) -> None:
         """Have everything that is unsettled delivered again."""
-        unsettled, self._tags.unsettled = self._tags.unsettled, {}
-        for delivery in unsettled.values():
+        for delivery in self._tags.take_to(self._tags.last):
             self._settle(delivery, RELEASE)
 
     def staged_settlements(self) -> list[tuple[Delivery, int]]:
@@ -321,28 +316,22 @@ class Subscriptions:
     def unstage(self) -> None:
         """A transaction is rolled back: what it settled is with the client again, in its place."""
         if self.staged:
-            unsettled = {**self._tags.unsettled, **{tag: delivery for tag, delivery, _ in self.staged}}
-            self._tags.unsettled = dict(sorted(unsettled.items()))
+            self._tags.put_back({tag: delivery for tag, delivery, _ in self.staged})
 
     def _settle_tags(self, tag: int, multiple: bool, outcome: int) -> None:
-        unsettled = self._tags.unsettled
-        if not multiple:
-            delivery = unsettled.get(tag)
-            if delivery is None:
-                raise _unknown(tag)
-            del unsettled[tag]
-            self._settle_or_stage(tag, delivery, outcome)
-            return
-        if tag and tag not in unsettled:
+        if multiple and tag and self._tags.get(tag) is None:
             raise _unknown(tag)
-        done = self._tags.take_to(tag or self._tags.last)
-        if outcome == ACK and self.staged is None:
-            self._link.broker.acknowledge(list(done.values()))
+        last = tag or self._tags.last
+        if multiple and outcome == ACK and self.staged is None:
+            self._link.broker.acknowledge(self._tags.take_to(last))
             return
-        for number, delivery in done.items():
-            self._settle_or_stage(number, delivery, outcome)
+        for number in self._tags.up_to(last) if multiple else [tag]:
+            self._settle_or_stage(number, outcome)
 
-    def _settle_or_stage(self, tag: int, delivery: Delivery, outcome: int) -> None:
+    def _settle_or_stage(self, tag: int, outcome: int) -> None:
+        delivery = self._tags.take(tag)
+        if delivery is None:
+            raise _unknown(tag)
         if self.staged is not None:
             self.staged.append((tag, delivery, outcome))
         else:

@@ -91,7 +91,7 @@ class Batch:
 
     def add_run(self, log: LocalLog, base: int, count: int) -> None:
         """The same for the next `count` messages of the blocks."""
-        append = Append("", [], at=log)
+        append = Append("", [], 0, at=log)
         append.base = base
         append.count = count
         self.add(log, append)

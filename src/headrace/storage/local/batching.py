@@ -73,7 +73,7 @@ def _group(batch: Batch, logs: list[LocalLog], appends: list[Append]) -> list[Me
             by_log.setdefault(logs[at], []).append(append)
     messages: list[Message] = []
     for log, found in by_log.items():
-        whole = Append("", [message for append in found for message in append.messages], at=log)
+        whole = Append("", [message for append in found for message in append.messages], 0, at=log)
         whole.base = found[0].base
         batch.add(log, whole)
         messages += whole.messages

@@ -18,7 +18,8 @@ from headrace.net.connection import Wire
 from headrace.protocols.amqp091.channel import Channel
 from headrace.protocols.amqp091.link import Host, Link
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
-from headrace.protocols.amqp091.subscription import Subscription, Tags
+from headrace.protocols.amqp091.subscription import Subscription
+from headrace.protocols.amqp091.tags import Tags
 from headrace.protocols.answers import Answers
 from headrace.storage.group_state import WORK
 from tests.house import House

@@ -338,7 +338,7 @@ def test_a_commit_that_brings_a_log_which_is_dropped_goes_to_the_new_one_of_its_
         if is_gone:
             disk.gate.set()
             bench.engine.sync()
-        use.add(Append("", plain(b"new", b"newer"), at=old))
+        use.add(Append("", plain(b"new", b"newer"), 8, at=old))
         use.create_group("orders", "workers", WORK)
         use.ack_at(old, "workers", 0, 1, 1)
         bench.engine.commit(use, lambda error: None)
