@@ -97,13 +97,18 @@ class WorkGroup(Group):
         room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
         if room <= 0 or start >= queue.log.next_offset:
             return True
-        deliveries: list[Delivery] = []
-        stop = start
-        for message in queue.log.read(start, room):
-            if message.expires_us or message.not_before_us:
+        lone, stop = queue.log.lone(start), start + 1
+        if lone is not None:  # 400 instructions less than by way of a list of messages
+            if lone.expires_us or lone.not_before_us:
                 return False
-            deliveries.append(Delivery(self, consumer, stop, message, 1, False))
-            stop += 1
+            deliveries = [Delivery(self, consumer, start, lone, 1, False)]
+        else:
+            deliveries, stop = [], start
+            for message in queue.log.read(start, room):
+                if message.expires_us or message.not_before_us:
+                    return False
+                deliveries.append(Delivery(self, consumer, stop, message, 1, False))
+                stop += 1
         state.cursor = stop
         consumer.take_run(start, stop)
         self._count(stop - start, 0)

@@ -1,6 +1,5 @@
 """What one channel or session is sent, in order; what promises something waits until it is kept. No frames here."""
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
@@ -26,7 +25,7 @@ class Answers:
         self._broker = broker
         self._changed = changed
         self._failed = failed
-        self._held: deque[list[bytes]] = deque()
+        self._held: list[list[bytes]] = []
         """What waits, in parts that each wait for something of their own."""
 
     @property
@@ -73,6 +72,6 @@ class Answers:
             self._changed()
 
     def _take(self) -> bytes:
-        data = b"".join(self._held.popleft())
+        data = b"".join(self._held.pop(0))
         self._wire.withhold(-len(data))
         return data

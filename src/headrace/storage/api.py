@@ -289,6 +289,10 @@ class Log(ABC):
         Raises Refused below `first_offset` and Corrupt where the stored bytes are damaged.
         """
 
+    def lone(self, offset: int) -> Message | None:
+        """The message at this offset, if it is the last one and at hand; else None, and `read` finds it."""
+        return None
+
     @abstractmethod
     def find(self, timestamp_us: int) -> int:
         """The offset of the first message with at least this timestamp, or `next_offset` when there is none."""

@@ -222,9 +222,6 @@ class LocalLog(Log):
 
     def read(self, offset: int, max_messages: int, max_bytes: int = NO_LIMIT) -> list[Message]:
         self._check(offset)
-        lone = self._lone
-        if lone is not None and offset == self.next_offset - 1 and max_messages > 0:
-            return [lone]
         stop = min(self.next_offset, offset + max_messages)
         if max_bytes == NO_LIMIT:
             return self._read_all(offset, stop)
@@ -238,6 +235,9 @@ class LocalLog(Log):
                 found.append(message)
             offset += len(rows)
         return found
+
+    def lone(self, offset: int) -> Message | None:
+        return self._lone if offset == self.next_offset - 1 and self.damage is None else None
 
     def _read_all(self, offset: int, stop: int) -> list[Message]:
         if offset >= stop:
