@@ -76,7 +76,8 @@ class Queue:
     lease_us: int
     given: Given | None
     statistics: Statistics
-    _wake_us: int
+    wake_us: int
+    """When it wants to be looked at; 0 for never. The timers' to set."""
     touched: int
     """The number of the turn that knows that something was settled here."""
     cut_below: int
@@ -125,7 +126,7 @@ class Queue:
         self._history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
         self.used_us = now_us
-        self._wake_us = self.retention_at_us = 0
+        self.wake_us = self.retention_at_us = 0
         self.is_overdue = False
         self.is_stalled = False
         """Whether messages could not be read when they should have been delivered."""
@@ -454,13 +455,11 @@ class Queue:
 
     def wake_at(self, time_us: int) -> None:
         """Have `on_time` called then, or earlier."""
-        if not self._wake_us or time_us < self._wake_us:
-            self._wake_us = time_us
+        if not self.wake_us or time_us < self.wake_us:
             self.around.wake_at(self, time_us)
 
     def on_time(self, turn: Turn, now_us: int) -> None:
         """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
-        self._wake_us = 0
         see_to(self, turn, now_us)
 
     # -- history -----------------------------------------------------------------------------------------------------

@@ -265,6 +265,9 @@ class Queues(Surroundings):
         if history is not None:
             self.drop(history)
         send_away(queue)
+        queue.groups.clear()  # connections remember for a while where a routing key led, and so the queue
+        queue.look_at_groups()
+        self.timers.forget(queue)
 
     def drop_all(self) -> None:
         """The virtual host goes: so do all its queues, and logs that no queue has asked for."""

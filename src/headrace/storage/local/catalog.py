@@ -39,6 +39,7 @@ class Catalog:
 
     def __init__(self, root: Path, cache: BlockCache) -> None:
         self.root = root
+        self._queues = root / "queues"
         self.cache = cache
         self.next_id = 1
         self.logs: dict[str, LocalLog] = {}
@@ -62,7 +63,7 @@ class Catalog:
         """The log of that name as readers see it."""
         log = self.logs.get(name)
         if log is None:
-            log = self.logs[name] = LocalLog(name, self.root / "queues", self.cache)
+            log = self.logs[name] = LocalLog(name, self._queues, self.cache)
         return log
 
     def table(self, name: str) -> Table:
@@ -366,7 +367,7 @@ class Catalog:
         if log.id == 0:
             return
         change = Change(DROP_LOG, log)
-        change.replacement = LocalLog(name, self.root / "queues", self.cache)
+        change.replacement = LocalLog(name, self._queues, self.cache)
         self._staged_drops[name] = change
         staged.changes.append(change)
         staged.operations.write(encode_drop_log(log.id))
@@ -378,7 +379,7 @@ class Catalog:
     def _replay_create(self, name: str, log_id: int, drops: dict[str, Change]) -> LocalLog:
         log = self.log(name)
         if log.id in self.logs_by_id:  # the log it replaces is dropped by this very record
-            log = LocalLog(name, self.root / "queues", self.cache)
+            log = LocalLog(name, self._queues, self.cache)
             drops[name].replacement = log
         log.id = log_id
         log.unloaded = LogEntry(log_id, name, 0, 0)  # whatever segments it has are from before: the journal has it all
@@ -421,17 +422,18 @@ class Catalog:
         self.logs_by_id.pop(log.id, None)
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)
+        log.groups_by_name = log.last_group = None
         self._tails.discard(log)
         self.tail_bytes -= log.drop_tail()
         if self.logs.get(log.name) is log:
-            if change.replacement is not None:
+            if change.replacement is not None and change.replacement.id:
                 self.logs[log.name] = change.replacement
             else:
                 del self.logs[log.name]
         if self._staged_drops.get(log.name) is change:
             del self._staged_drops[log.name]
         self.cache.forget_below(log.directory)
-        self.chores.append(RemoveTree(log.directory, self.root / "queues" / f".trash-{log.id}"))
+        self.chores.append(RemoveTree(log.directory, self._queues / f".trash-{log.id}"))
 
     def _forget_group(self, group: LocalGroup) -> None:
         self.groups_by_id.pop(group.id, None)
