@@ -392,6 +392,12 @@ class Queue:
             self._look_at_entry()
             send_away(self)
 
+    def let_go(self) -> None:
+        """It is deleted: hold nothing. Connections remember where a routing key led, and so it stays for a while."""
+        self.groups.clear()
+        self.look_at_groups()
+        self.owner = None
+
     # -- what leaves -------------------------------------------------------------------------------------------------
 
     def settled(self, message: Message) -> None:

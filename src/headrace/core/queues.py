@@ -265,8 +265,7 @@ class Queues(Surroundings):
         if history is not None:
             self.drop(history)
         send_away(queue)
-        queue.groups.clear()  # connections remember for a while where a routing key led, and so the queue
-        queue.look_at_groups()
+        queue.let_go()
         self.timers.forget(queue)
 
     def drop_all(self) -> None:

@@ -177,4 +177,6 @@ class MemoryEngine(Engine):
         for name, before in commit.truncations.items():
             self._log(name).truncate(before)
         for name in commit.drops:
-            self._logs.pop(name, None)
+            log = self._log(name)
+            log.truncate(log.next_offset)  # whoever has the log does not keep the messages
+            del self._logs[name]

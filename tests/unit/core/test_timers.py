@@ -1,6 +1,7 @@
 """When queues are looked at, and that nothing is kept for those that are gone."""
 
 import gc
+from collections import deque
 from pathlib import Path
 
 from headrace.core.definition import QueueDefinition, Retry
@@ -59,3 +60,24 @@ def test_a_queue_that_is_woken_often_is_woken_for_what_is_due_last_and_once() ->
     house.advance(2)
 
     assert inbox.texts() == ["held"]
+
+
+def test_a_queue_that_is_gone_keeps_neither_its_owner_nor_its_messages_for_those_who_remember_it() -> None:
+    house = House()
+    house.owner = _Owner()
+    house.broker.declare(QueueDefinition("replies", durable=False, exclusive=True), house.owner)
+    house.publish("replies", "x", "y")
+    house.run()
+    remembered = house.broker.straight_to("", "replies")
+    assert remembered is not None
+    message = remembered.message(0)
+    house.broker.release_owner(house.owner)
+    house.run()
+    house.owner = None
+
+    assert (remembered.deleted, _alive(_Owner)) == (True, 0)
+    assert [found for found in gc.get_referrers(message) if isinstance(found, list | deque)] == []
+
+
+class _Owner:
+    """A connection."""
