@@ -96,6 +96,8 @@ class Decoder:
         self.failure: ProtocolError | None = None
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
+        self._swept_after = _OWN_ROUTES
+        """From how many on routes to queues that are gone are let go, and so what is left of these queues."""
         self._said: dict[bytes, tuple[bytes, Properties]] = {}
         """What properties say, with the properties: so that messages which say the same have them in one place."""
         self._publish = _NONE
@@ -269,10 +271,19 @@ class Decoder:
         key = reader.shortstr()
         bits = reader.octet()
         route = Route(exchange, key, bits & 1 == 1, bits & 2 == 2)
+        if len(self._routes) >= self._swept_after:
+            self._sweep()
         if len(self._routes) >= _OWN_ROUTES and not self._room.take():
             self.forget_routes()
         self._routes[payload] = route
         return route
+
+    def _sweep(self) -> None:
+        gone = [payload for payload, route in self._routes.items() if route.queue is not None and route.queue.deleted]
+        self._room.give_back(min(len(gone), max(0, len(self._routes) - _OWN_ROUTES)))
+        for payload in gone:
+            del self._routes[payload]
+        self._swept_after = max(_OWN_ROUTES, 2 * len(self._routes))
 
     def forget_routes(self) -> None:
         """Let go of the routes that are remembered: others may need the room."""

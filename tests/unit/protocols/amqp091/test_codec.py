@@ -1,8 +1,12 @@
 """The bytes of AMQP 0-9-1 as its specification draws them, in hex."""
 
+import gc
+
 import pytest
 from pamqp import commands
 
+from headrace.core.definition import QueueDefinition
+from headrace.core.queue import Queue
 from headrace.errors import ProtocolError
 from headrace.model import Source
 from headrace.protocols.amqp091.codec import Decoder, RouteRoom
@@ -10,6 +14,7 @@ from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, DeliverEncoder,
 from headrace.protocols.amqp091.events import Ack, Hello, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
+from tests.house import House
 
 
 def test_a_publish_is_a_method_a_header_and_a_body() -> None:
@@ -49,6 +54,22 @@ def _published(decoder: Decoder, keys: range) -> list[Publish]:
         wire += b"\1\0\1" + len(method).to_bytes(4, "big") + method + b"\xce"
         wire += bytes.fromhex("02 0001 0000000f 003c 0000 0000000000000002 1000 02 ce 03 0001 00000002 6869 ce")
     return [event for event in decoder.feed(bytes(wire)) if isinstance(event, Publish)]
+
+
+def test_routes_to_queues_that_are_gone_are_not_kept() -> None:
+    house = House()
+    decoder = Decoder()
+    decoder.feed(PROTOCOL_HEADER)
+    for key in range(5000):
+        house.broker.declare(QueueDefinition(f"{key:06}", durable=False))
+        (event,) = _published(decoder, range(key, key + 1))
+        event.route.queue = house.broker.straight_to("", event.route.key)
+        house.broker.delete(f"{key:06}")
+        house.run()
+
+    del event
+    gc.collect()
+    assert sum([isinstance(found, Queue) for found in gc.get_objects()]) < 1200
 
 
 def test_routes_to_thousands_of_queues_are_remembered_as_long_as_there_is_room_for_all_connections() -> None:
