@@ -281,6 +281,8 @@ class Line:
         turn.touched = []
         if not self.given.is_empty:
             self.given.store(turn.durable, self._clock.now_us())
+            if not turn.is_plain:
+                self.given.store_settled(turn.durable)
         self.waiting_bytes += turn.size_bytes
         return turn
 

@@ -181,6 +181,14 @@ class Turn:
         return True
 
     @property
+    def is_plain(self) -> bool:
+        """Whether settlements need not be stored with it: there is nothing in it but what clients published, and what
+        groups did."""
+        if self.moved or self.copied or self.encoded or self.proofs or self.is_barrier or self.is_promised:
+            return False
+        return not (self.durable.puts or self.durable.drops)
+
+    @property
     def appended(self) -> "list[Queue]":
         """The durable queues that single messages are for, in the order in which they stand in the commit."""
         found = self.published.queues

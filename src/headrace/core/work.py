@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, final
 from headrace.core.backlog import next_messages, oldest_waiting, restore_backlog
 from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
 from headrace.core.delivery import Consumer, Delivery
-from headrace.core.given import store_claim
+from headrace.core.given import Given, store_claim
 from headrace.core.group import ACK, DEALT_AT_ONCE, NACK, REJECT, RELEASE, Found, Group, PendingEntry
 from headrace.core.history import DONE
 from headrace.core.leases import Leases
@@ -15,6 +15,7 @@ from headrace.core.turn import Turn
 from headrace.core.waiting import NOTHING, Waiting
 from headrace.errors import Refused
 from headrace.model import Message
+from headrace.storage.api import Commit
 from headrace.storage.group_state import COMMITTED, GroupState, Pending, Transition
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class WorkGroup(Group):
         """What came back and, where priorities count, everything that was not delivered yet."""
         self.passed = 0
         """Nothing from here on was ever picked out of order."""
+        self.unstored_from = -1
+        """Where that begins of which storage does not know yet that it is settled: see given.py; -1 for nothing."""
+        self.unstored_since_us = 0
         self._notes: dict[int, dict[str, object]] | None = None
         """What consumers noted on messages that they gave back."""
         self._selection = Selection(self)
@@ -245,25 +249,27 @@ class WorkGroup(Group):
         ended = self.leases.end_all(deliveries, consumer)
         if not ended:
             return
-        queue, commit, log = self.queue, turn.commit_for(self.queue), self.queue.log
+        queue, state, committed = self.queue, self.state, self.state.committed
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
         queue.settled_all(turn, self, ended, now_us)
-        if self.state.has_pending:
+        if state.has_pending:
             for offset in offsets:
-                self.state.pending.pop(offset, None)
+                state.pending.pop(offset, None)
         if self._notes:
             for offset in offsets:
                 self._notes.pop(offset, None)
-        start = stop = offsets[0]
-        for offset in offsets:
-            if offset != stop:
-                commit.ack_at(log, self.name, start, stop)
-                self.state.settle(start, stop)
-                start = offset
-            stop = offset + 1
-        self.state.settle(start, stop)
-        commit.ack_at(log, self.name, start, stop, queue.cut(turn, self))
+        runs = _runs(offsets)
+        for start, stop in runs:
+            state.settle(start, stop)
+        cut = queue.cut(turn, self)
+        if cut and not state.settled_count and queue.given is not None:
+            self._store_later(queue.given, committed, now_us)
+            return
+        start, stop = runs.pop()
+        for before, behind in runs:
+            turn.commit_for(queue).ack_at(queue.log, self.name, before, behind)
+        turn.commit_for(queue).ack_at(queue.log, self.name, start, stop, cut)
 
     def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
@@ -272,11 +278,38 @@ class WorkGroup(Group):
             if self.holder(offset) is consumer:  # it came back from a transaction that failed
                 self.settle(turn, consumer, offset, ACK, now_us)
             return
+        queue, committed = self.queue, self.state.committed
         self.leases.let_go(delivery)
         consumer.release(offset)
-        if self.queue.has_history:
-            self.queue.note_end(turn, self, offset, delivery.attempts, DONE, now_us)
-        self._settled(turn, offset, delivery.message)
+        if queue.has_history:
+            queue.note_end(turn, self, offset, delivery.attempts, DONE, now_us)
+        queue.settled(delivery.message)
+        self._forget(offset)
+        cut = queue.cut(turn, self)
+        if cut > offset and queue.given is not None:
+            self._store_later(queue.given, committed, now_us)
+        else:
+            turn.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, cut)
+
+    @property
+    def unstored(self) -> int:
+        """How many messages are settled, with none in between, of which storage does not know that yet."""
+        return self.state.committed - self.unstored_from
+
+    def _store_later(self, given: Given, committed: int, now_us: int) -> None:
+        """Have it stored with other settlements that the group is done with all from there up to where it is now."""
+        if self.unstored_from < 0:
+            self.unstored_from = committed
+            self.unstored_since_us = now_us
+            given.add_settled(self)
+        self.queue.log.let_go(self.queue.cut_below)
+
+    def store_settled(self, commit: Commit) -> None:
+        """Have a commit say so, unless the group is gone."""
+        queue, start = self.queue, self.unstored_from
+        self.unstored_from = -1
+        if queue.groups.get(self.name) is self and not queue.is_gone:
+            commit.ack_at(queue.log, self.name, start, self.state.committed, queue.cut_below)
 
     def _note(self, lease: Delivery) -> None:
         if lease.notes:
@@ -428,3 +461,16 @@ class WorkGroup(Group):
             self._done_before = self._done
         state.cursor = min(max(state.cursor, state.committed), log.next_offset)
         restore_backlog(self)
+
+
+def _runs(offsets: list[int]) -> list[tuple[int, int]]:
+    """Neighbours as the first of them and the one behind the last."""
+    runs: list[tuple[int, int]] = []
+    start = stop = offsets[0]
+    for offset in offsets:
+        if offset != stop:
+            runs.append((start, stop))
+            start = offset
+        stop = offset + 1
+    runs.append((start, stop))
+    return runs

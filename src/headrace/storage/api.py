@@ -293,6 +293,10 @@ class Log(ABC):
         """The message at this offset, if it is the last one and at hand; else None, and `read` finds it."""
         return None
 
+    def let_go(self, before: int) -> None:
+        """Nobody needs what is below any more, as a commit is going to say. Until then a crash may bring it back."""
+        return
+
     @abstractmethod
     def find(self, timestamp_us: int) -> int:
         """The offset of the first message with at least this timestamp, or `next_offset` when there is none."""

@@ -7,7 +7,7 @@ from headrace.core.delivery import Delivery
 from headrace.core.given import STORED_AFTER_US
 from headrace.core.group import ACK, NACK
 from headrace.core.line import HOLD_US
-from headrace.storage.group_state import CLAIMED, Transition
+from headrace.storage.group_state import ACKED, CLAIMED, Transition
 from tests.house import House, Inbox
 from tests.stubborn import StubbornEngine
 
@@ -110,3 +110,149 @@ def test_what_is_done_does_not_stay_in_memory_while_storage_takes_nothing(
     left = [each for each in gc.get_objects() if isinstance(each, Delivery) and each.group.queue is orders]
     assert done == 5000
     assert len(left) < 1000
+
+
+# -- settlements -------------------------------------------------------------------------------------------------------
+
+MANY = 300
+WORTH_A_STEP = 8
+
+
+class Town:
+    """Many queues with a consumer each."""
+
+    def __init__(self, house: House, count: int = MANY) -> None:
+        self.house = house
+        self.names = [f"q{number}" for number in range(count)]
+        for name in [*self.names, "others"]:
+            house.broker.declare(declared(name, durable=True))
+        self.inboxes = [house.consume(name) for name in self.names]
+
+    def serve(self) -> None:
+        """A message in each queue, delivered and acknowledged."""
+        for name in self.names:
+            self.house.broker.publish(self.house.message("x", name))
+        self.house.turn()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        self.house.broker.acknowledge([delivery for inbox in self.inboxes for delivery in inbox.take()])
+        self.house.turn()
+
+
+def settlements(stubborn: StubbornEngine) -> list[tuple[str, int, int, int]]:
+    steps: list[Transition] = [step for commit in stubborn.committed for step in commit.steps]
+    return [(step.log, step.start, step.stop, step.cut) for step in steps if step.kind == ACKED]
+
+
+def test_settlements_in_few_queues_go_with_the_next_commit(stubborn: StubbornEngine, refused: House) -> None:
+    Town(refused, 10).serve()
+    publish(refused, "x", queue="others")
+
+    assert settlements(stubborn) == [(f"q{number}", 0, 1, 1) for number in range(10)]
+
+
+def test_settlements_in_many_queues_wait_until_there_are_several_in_each(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    town = Town(refused)
+    for _ in range(WORTH_A_STEP):
+        assert settlements(stubborn) == []
+        town.serve()
+    publish(refused, "x", queue="others")
+
+    assert settlements(stubborn) == [(name, 0, WORTH_A_STEP, WORTH_A_STEP) for name in town.names]
+    assert {name: stubborn.log(name).groups["default"].committed for name in town.names} == dict.fromkeys(town.names, 8)
+
+
+def test_settlements_in_many_queues_do_not_wait_for_long(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    refused.clock.advance(STORED_AFTER_US / 2 / 1_000_000)
+    publish(refused, "x", queue="others")
+    assert settlements(stubborn) == []
+    refused.clock.advance(STORED_AFTER_US / 2 / 1_000_000)
+    publish(refused, "y", queue="others")
+
+    assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
+
+
+def test_settlements_do_not_wait_for_a_clock_that_was_set_back(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    refused.clock.advance(-3600)
+    publish(refused, "x", queue="others")
+
+    assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
+
+
+def test_where_nothing_else_is_stored_settlements_do_not_wait_for_it(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    refused.clock.advance(HOLD_US / 1_000_000)
+    refused.broker.tick()
+    refused.turn()
+
+    assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
+
+
+def test_settlements_are_in_the_commit_of_what_is_declared_after_them(stubborn: StubbornEngine, refused: House) -> None:
+    """What is stored besides messages may be about what was settled, as with the identifiers of QoS 2."""
+    town = Town(refused)
+    town.serve()
+    refused.broker.declare(declared("another", durable=True))
+    refused.turn()
+
+    assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
+
+
+def test_whoever_waits_until_all_is_safe_waits_for_settlements(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    heard: list[object] = []
+    refused.broker.when_safe(heard.append)
+    refused.turn()
+
+    assert heard == [None]
+    assert len(settlements(stubborn)) == MANY
+
+
+def test_settlements_of_what_is_deleted_are_not_stored(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    refused.broker.delete("q0")
+    refused.broker.delete("q1")
+    refused.broker.declare(declared("q1", durable=True))
+    refused.run()
+
+    assert [log for log, *_ in settlements(stubborn)] == town.names[2:]
+    assert refused.publish("q1", "new") == [None]
+    assert refused.consume("q1").payloads == ["new"]
+
+
+def test_what_another_group_needs_stays_when_settlements_are_stored_late(
+    stubborn: StubbornEngine, refused: House
+) -> None:
+    town = Town(refused)
+    town.serve()
+    other = Inbox(refused, "other", 0, False, 0, None)
+    refused.broker.consume("q0", other.consumer, group="second")
+    publish(refused, "for both", queue="q0")
+    town.acknowledge()
+    refused.run()
+
+    assert (refused.broker.queue("q0").first_offset, other.payloads) == (1, ["for both"])
+    assert stubborn.log("q0").first_offset == 1
+
+
+def test_what_is_settled_out_of_order_is_stored_as_such(stubborn: StubbornEngine, refused: House) -> None:
+    town = Town(refused)
+    town.serve()
+    publish(refused, "a", "b", "c", "d", queue="q1")
+    held = town.inboxes[1].take()
+    refused.broker.acknowledge([held[2]])
+    refused.broker.acknowledge([held[0]])
+    refused.run()
+
+    state = stubborn.log("q1").groups["default"]
+    assert (state.committed, list(state.settled)) == (2, [(3, 4)])

@@ -16,7 +16,7 @@ from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.glance import AT_A_TIME, glance_at_commit, glance_at_groups, glance_at_logs
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
-from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog
+from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,
@@ -50,7 +50,7 @@ class Catalog:
         """Those that say of themselves that they are dirty."""
         self._tails: set[LocalLog] = set()
         """Logs that had messages in no segment; they know that they are in here, and stay until somebody looks."""
-        self.tail_bytes = 0
+        self._memory = Memory()
         self.tails_generation = 0
         """Which file the last checkpoint left small tails in; 0 when it left none."""
         self.chores: list[Job] = []
@@ -59,12 +59,20 @@ class Catalog:
         self._staged_groups: dict[tuple[LocalLog, str], tuple[Transition, LocalGroup]] = {}
         """Those that come or go with a commit which is not applied yet, and the step that says so."""
 
+    @property
+    def tail_bytes(self) -> int:
+        """How much memory the tails take."""
+        return self._memory.tail_bytes
+
     def log(self, name: str) -> LocalLog:
         """The log of that name as readers see it."""
         log = self.logs.get(name)
         if log is None:
-            log = self.logs[name] = LocalLog(name, self._queues, self.cache)
+            log = self.logs[name] = self._new_log(name)
         return log
+
+    def _new_log(self, name: str) -> LocalLog:
+        return LocalLog(name, self._queues, self.cache, self._memory)
 
     def table(self, name: str) -> Table:
         table = self.tables.get(name)
@@ -187,7 +195,7 @@ class Catalog:
         return late
 
     def _cut(self, log: LocalLog, before: int) -> None:
-        self.tail_bytes -= log.truncate(before)
+        log.truncate(before)
         self.trim(log)
 
     def _append(self, batch: Batch) -> None:
@@ -198,7 +206,6 @@ class Catalog:
         block = batch.blocks[0]
         row_bytes = block.row_bytes + MESSAGE_BYTES
         row = 0
-        added = 0
         for number, log in enumerate(batch.logs):
             if number % AT_A_TIME == 0:
                 glance_at_logs(batch.logs[number : number + AT_A_TIME])
@@ -211,16 +218,13 @@ class Catalog:
                 block, row = batch.blocks[number], 0
                 row_bytes = block.row_bytes + MESSAGE_BYTES
             if count >= MERGE_ROWS:
-                added += log.append_rows(base, block, row, count)
+                log.append_rows(base, block, row, count)
             elif count == 1 and messages:
                 log.append_one(base, messages[0], row_bytes)
-                added += row_bytes
             else:
                 few = list(messages) if messages else decode_messages(block, row, row + count)
                 log.append(base, few, row_bytes * count)
-                added += row_bytes * count
             row += count
-        self.tail_bytes += added
 
     def tails(self) -> list[LocalLog]:
         """The logs with messages that are in no segment yet."""
@@ -367,7 +371,7 @@ class Catalog:
         if log.id == 0:
             return
         change = Change(DROP_LOG, log)
-        change.replacement = LocalLog(name, self._queues, self.cache)
+        change.replacement = self._new_log(name)
         self._staged_drops[name] = change
         staged.changes.append(change)
         staged.operations.write(encode_drop_log(log.id))
@@ -379,7 +383,7 @@ class Catalog:
     def _replay_create(self, name: str, log_id: int, drops: dict[str, Change]) -> LocalLog:
         log = self.log(name)
         if log.id in self.logs_by_id:  # the log it replaces is dropped by this very record
-            log = LocalLog(name, self._queues, self.cache)
+            log = self._new_log(name)
             drops[name].replacement = log
         log.id = log_id
         log.unloaded = LogEntry(log_id, name, 0, 0)  # whatever segments it has are from before: the journal has it all
@@ -424,7 +428,7 @@ class Catalog:
             self._forget_group(group)
         log.groups_by_name = log.last_group = None
         self._tails.discard(log)
-        self.tail_bytes -= log.drop_tail()
+        log.drop_tail()
         if self.logs.get(log.name) is log:
             if change.replacement is not None and change.replacement.id:
                 self.logs[log.name] = change.replacement

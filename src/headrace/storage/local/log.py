@@ -84,6 +84,16 @@ class Piece:
 
 
 @final
+class Memory:
+    """How many bytes the tails of all logs take together."""
+
+    __slots__ = ("tail_bytes",)
+
+    def __init__(self) -> None:
+        self.tail_bytes = 0
+
+
+@final
 class LocalGroup:
     """A group and how far its files are: `progress_seq` and `pending_seq` are what was stored when they were read."""
 
@@ -125,6 +135,7 @@ class LocalLog(Log):
         "_cache",
         "_directory",
         "_lone",
+        "_memory",
         "_open_piece",
         "_pieces",
         "active",
@@ -145,7 +156,7 @@ class LocalLog(Log):
         "unloaded",
     )
 
-    def __init__(self, name: str, root: Path, cache: BlockCache) -> None:
+    def __init__(self, name: str, root: Path, cache: BlockCache, memory: Memory) -> None:
         # What every commit looks at comes first: with thousands of logs it is read from memory, line by line.
         self.name = name
         self.first_offset = 0
@@ -161,6 +172,7 @@ class LocalLog(Log):
         self._pieces: list[Piece] | None = None
         """The tail, if it is more; made when it is needed."""
         self.tail_bytes = 0
+        self._memory = memory
         self._open_piece: Piece | None = None
         """The last piece of the tail, while small appends go to it."""
         self.is_in_tails = False
@@ -290,7 +302,7 @@ class LocalLog(Log):
             return
         self._lone = message
         self.next_offset = base + 1
-        self.tail_bytes += size
+        self._grow(size)
 
     def append(self, base: int, messages: list[Message], size: int) -> None:
         """The same for a few; the list becomes the tail's own."""
@@ -298,7 +310,7 @@ class LocalLog(Log):
         piece = self._open_piece
         count = len(messages)
         self.next_offset = base + count
-        self.tail_bytes += size
+        self._grow(size)
         if piece is None:
             self._open_piece = Piece(base, count, size, messages, None, 0)
             tail.append(self._open_piece)
@@ -309,24 +321,31 @@ class LocalLog(Log):
         if len(piece.messages) >= MERGE_ROWS:
             self._open_piece = None
 
-    def append_rows(self, base: int, block: Block, start: int, count: int) -> int:
+    def append_rows(self, base: int, block: Block, start: int, count: int) -> None:
         """Add many, as rows of an encoded block."""
         size = block.row_bytes * count
         self.tail.append(Piece(base, count, size, [], block, start))
         self._open_piece = None
         self.next_offset = base + count
-        self.tail_bytes += size
-        return size
+        self._grow(size)
 
-    def truncate(self, before: int) -> int:
-        """Forget what is below; returns how many bytes of memory that gives back. Files are the engine's to remove."""
+    def _grow(self, size: int) -> None:
+        self.tail_bytes += size
+        self._memory.tail_bytes += size
+
+    def let_go(self, before: int) -> None:
+        self.truncate(before)
+
+    def truncate(self, before: int) -> None:
+        """Forget what is below. Files are the engine's to remove."""
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
         if self.flushing:
-            return 0  # the flusher reads the tail; what is below goes when it is done
+            return  # the flusher reads the tail; what is below goes when it is done
         if self.first_offset == self.next_offset or not self.has_tail:
-            return self.drop_tail()
+            self.drop_tail()
+            return
         if self._lone is not None:
-            return 0
+            return
         gone = 0
         freed = 0
         for piece in self.tail:
@@ -337,23 +356,20 @@ class LocalLog(Log):
         del self.tail[:gone]
         piece = self.tail[0]
         freed += piece.shorten(self.first_offset, max(_SHORTENED_ROWS, (piece.next - piece.base + 1) // 2))
-        self.tail_bytes -= freed
-        return freed
+        self._grow(-freed)
 
-    def drop_tail(self) -> int:
-        """Forget what is in memory; returns how many bytes that gives back."""
-        freed, self.tail_bytes = self.tail_bytes, 0
+    def drop_tail(self) -> None:
+        """Forget what is in memory."""
+        self._grow(-self.tail_bytes)
         self._lone = None
         self._pieces = None
         self._open_piece = None
-        return freed
 
-    def forget_settled(self) -> int:
-        """Let go of every message in memory that is truncated; returns how many bytes that gives back."""
+    def forget_settled(self) -> None:
+        """Let go of every message in memory that is truncated."""
         pieces = self._pieces
-        freed = pieces[0].shorten(self.first_offset, 1) if pieces and not self.flushing else 0
-        self.tail_bytes -= freed
-        return freed
+        if pieces and not self.flushing:
+            self._grow(-pieces[0].shorten(self.first_offset, 1))
 
     @property
     def has_segments(self) -> bool:
@@ -382,13 +398,11 @@ class LocalLog(Log):
         self.flushing = len(tail)
         return [piece for piece in tail if piece.next > self.first_offset]
 
-    def flushed(self, pieces: int) -> int:
-        """The first pieces of the tail are in segments now; returns how many bytes of memory that gives back."""
-        freed = sum(piece.size for piece in self.tail[:pieces])
+    def flushed(self, pieces: int) -> None:
+        """The first pieces of the tail are in segments now."""
+        self._grow(-sum(piece.size for piece in self.tail[:pieces]))
         del self.tail[:pieces]
-        self.tail_bytes -= freed
         self.flushing = 0
-        return freed
 
     def load(self) -> None:
         """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches."""

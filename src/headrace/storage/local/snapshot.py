@@ -39,7 +39,7 @@ def take_small_tails(write: CheckpointWrite, root: Path, catalog: Catalog, own_f
     """Have the smallest tails, `max_bytes` of them, written to one file, if there are more than `own_files`."""
     tails = catalog.tails()
     for log in tails:
-        catalog.tail_bytes -= log.forget_settled()
+        log.forget_settled()
     generation = catalog.tails_generation
     if generation:
         write.obsolete.append(tails_path(root, generation))

@@ -132,7 +132,7 @@ class Upkeep:
         if catalog.tail_bytes < limit:
             return False
         for log in catalog.tails():
-            catalog.tail_bytes -= log.forget_settled()
+            log.forget_settled()
         return catalog.tail_bytes > limit * 3 // 4  # so that not every commit looks for them
 
     def _largest_tails(self) -> list[LocalLog]:
@@ -194,8 +194,8 @@ class Upkeep:
             log.stored_bytes += written.length
         reached = part.written[-1].next if part.written else -1
         pieces = log.flushing if part.done else sum(piece.next <= reached for piece in log.tail)
-        self._catalog.tail_bytes -= log.flushed(pieces)
-        self._catalog.tail_bytes -= log.truncate(log.first_offset)
+        log.flushed(pieces)
+        log.truncate(log.first_offset)
         self._catalog.trim(log)
 
     def _begin_checkpoint(self, position: Position) -> CheckpointWrite:

@@ -224,6 +224,52 @@ def test_truncation_takes_what_is_below_and_never_what_is_above(root: Path, plac
         assert all_values(log.read(first, 1000)) == all_values(MESSAGES[first:])
 
 
+@anywhere
+@pytest.mark.parametrize("before", [1, 40, 123, 370, 399, 400, 1000])
+def test_what_is_let_go_is_gone_at_once_and_back_after_a_kill(
+    root: Path, tmp_path: Path, place: Place, before: int
+) -> None:
+    with place(root, MESSAGES) as bench:
+        first = min(before, 400)
+        log = bench.engine.log("orders")
+        log.let_go(before)
+
+        assert (log.first_offset, log.next_offset) == (first, 400)
+        assert all_values(log.read(first, 1000)) == all_values(MESSAGES[first:])
+        killed = bench.killed(tmp_path / "killed")
+        bench.store(lambda commit: commit.append("orders", plain(b"next")))
+    with Bench(killed) as bench:
+        log = bench.engine.log("orders")
+        assert all_values(log.read(0, 1000)) == all_values(MESSAGES)
+    with Bench(root) as bench:
+        log = bench.engine.log("orders")
+        assert all_values(log.read(first, 1000)) == all_values([*MESSAGES[first:], *plain(b"next")])
+
+
+def test_what_is_let_go_takes_no_memory(bench: Bench) -> None:
+    bench.store(lambda commit: commit.append("orders", many(1)), lambda commit: commit.append("other", many(20)))
+    for name in ("orders", "other"):
+        log = bench.engine.log(name)
+        assert log.size_bytes > 0
+        log.let_go(log.next_offset)
+        assert log.size_bytes == 0
+
+
+def test_the_segments_of_what_was_let_go_stay_until_it_is_stored_that_they_may_go(root: Path) -> None:
+    with Bench(root) as bench:
+        bench.store(lambda commit: commit.create_group("orders", "workers", WORK))
+        _fill(bench, 20)
+    with Bench(root) as bench:
+        before = bench.segments()
+        bench.engine.log("orders").let_go(1000)
+        bench.store(lambda commit: commit.append("other", plain(b"x")))
+        assert bench.segments() == before
+
+        bench.store(lambda commit: commit.ack("orders", "workers", 0, 1000, 1000))
+
+        bench.until(lambda: bench.segments() == [])
+
+
 def test_reading_what_was_truncated_is_refused(bench: Bench) -> None:
     bench.store(lambda commit: commit.append("orders", many(3)))
     bench.store(lambda commit: commit.truncate("orders", 2))
