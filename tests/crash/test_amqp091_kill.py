@@ -1,6 +1,7 @@
 """kill -9 of a real server under confirmed publishing from several connections: nothing confirmed is missing."""
 
 import threading
+import time
 from pathlib import Path
 
 import pika
@@ -66,6 +67,40 @@ def test_nothing_confirmed_is_missing_after_kill_9_and_order_is_kept(server: Ser
         assert all([count >= 50 for count in confirmed.values()]), confirmed
         for queue in (_QUEUE, _QUEUE + ".copy"):
             _check(_all_of(server, queue), confirmed)
+    finally:
+        server.kill()
+        server.close_connections()
+
+
+def test_what_was_acknowledged_in_many_queues_a_second_ago_does_not_come_back(server: Server) -> None:
+    """While another goes on publishing: settlements may wait for others then, but not for long."""
+    queues = [f"errand{number}" for number in range(300)]
+    server.start()
+    try:
+        channel = server.connect().channel()
+        channel.queue_declare(_QUEUE, durable=True)
+        channel.queue_bind(_QUEUE, "amq.fanout")
+        for queue in queues:
+            channel.queue_declare(queue, durable=True)
+            channel.basic_publish("", queue, b"done", pika.BasicProperties(delivery_mode=2))
+        channel.basic_publish("", queues[0], b"kept", pika.BasicProperties(delivery_mode=2))
+        publisher = _Publisher(server.port, 0)
+        publisher.start()
+        eventually(lambda: len(publisher.confirmed) >= 50)
+        tags = [channel.basic_get(queue)[0].delivery_tag for queue in queues]
+        channel.basic_ack(tags[-1], multiple=True)
+        channel.queue_declare(_QUEUE, passive=True)  # answered when the broker knows
+
+        count = len(publisher.confirmed)
+        time.sleep(1)
+        assert len(publisher.confirmed) > count
+        server.kill()
+        publisher.join()
+        server.start()
+
+        channel = server.connect().channel()
+        left = {queue: channel.queue_declare(queue, passive=True).method.message_count for queue in queues}
+        assert left == {**dict.fromkeys(queues, 0), queues[0]: 1}
     finally:
         server.kill()
         server.close_connections()
