@@ -20,7 +20,7 @@ class Batches:
     that takes a third of the instructions of a dictionary. One that was put into others meanwhile gets a second place.
     """
 
-    __slots__ = ("_is_counted", "_number", "appends", "queues")
+    __slots__ = ("_is_counted", "_number", "appends", "may_run_ahead", "queues", "size_bytes")
 
     def __init__(self) -> None:
         self._number = next(_numbers)
@@ -29,6 +29,10 @@ class Batches:
         """What each of them gets."""
         self._is_counted = False
         """Whether a queue among them has a limit, and knows what is on its way to it."""
+        self.size_bytes = 0
+        """That of all payloads."""
+        self.may_run_ahead = True
+        """Whether all of them, when they got something, allowed that it is delivered before it is synced."""
 
     def __bool__(self) -> bool:
         return len(self.queues) > 0
@@ -36,23 +40,19 @@ class Batches:
     def add(self, queue: "Queue", message: Message) -> None:
         if queue.is_limited:
             self._is_counted = True
-        if queue.batches == self._number:
-            append = self.appends[queue.batch]
-            append.messages.append(message)
-            append.size_bytes += len(message.payload)
-        else:
-            self._begin(queue, Append("", [message], len(message.payload), at=queue.log))
+        self.add_all(queue, [message], len(message.payload))
 
     def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list belongs to this from now on."""
+        self.size_bytes += size_bytes
         if queue.batches == self._number:
-            append = self.appends[queue.batch]
-            append.messages.extend(messages)
-            append.size_bytes += size_bytes
+            self.appends[queue.batch].extend(messages, size_bytes)
         else:
             self._begin(queue, Append("", messages, size_bytes, at=queue.log))
 
     def _begin(self, queue: "Queue", append: Append) -> None:
+        if not queue.may_run_ahead:
+            self.may_run_ahead = False
         queue.batches = self._number
         queue.batch = len(self.queues)
         self.queues.append(queue)
@@ -65,9 +65,11 @@ class Batches:
         queues, self.queues = self.queues, []
         appends, self.appends = self.appends, []
         self._number = next(_numbers)
+        self.size_bytes = 0
         for at, other in enumerate(queues):
             if other is not queue:
                 self._begin(other, appends[at])
+                self.size_bytes += appends[at].size_bytes
 
     def unstage(self) -> None:
         """Tell the queues that all of it is in their logs now, or never will be."""

@@ -288,8 +288,7 @@ class Line:
 
     def _commit(self, turn: Turn) -> None:
         commit = turn.durable
-        for append in turn.published.appends:
-            commit.add(append)
+        commit.add_all(turn.published.appends, turn.published.size_bytes)
         for queue, messages in turn.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)

@@ -169,9 +169,8 @@ class Turn:
             return False
         if self.encoded or commit.puts or commit.drops:
             return False
-        for queue in self.published.queues:
-            if not queue.may_run_ahead:
-                return False
+        if not self.published.may_run_ahead:
+            return False
         for queue in self.moved:
             if not queue.may_run_ahead:
                 return False

@@ -129,6 +129,12 @@ class Append:
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
 
+    def extend(self, messages: list[Message], size_bytes: int) -> None:
+        """Have these go to the log too."""
+        self.messages += messages
+        self.count += len(messages)
+        self.size_bytes += size_bytes
+
     @property
     def log(self) -> str:
         """The name of the log."""
@@ -169,10 +175,14 @@ class Commit:
 
     def add(self, append: Append) -> Append:
         """The same for messages that are together already; none come to them any more."""
-        append.count = len(append.messages)
         self.appends.append(append)
         self.size_bytes += append.size_bytes
         return append
+
+    def add_all(self, appends: list[Append], size_bytes: int) -> None:
+        """The same for many logs, and the size of all their payloads."""
+        self.appends += appends
+        self.size_bytes += size_bytes
 
     def append_encoded(self, log: str, encoded: Encoded) -> Append:
         """The same with messages that are encoded already."""
