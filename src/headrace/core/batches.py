@@ -40,7 +40,12 @@ class Batches:
     def add(self, queue: "Queue", message: Message) -> None:
         if queue.is_limited:
             self._is_counted = True
-        self.add_all(queue, [message], len(message.payload))
+        size_bytes = len(message.payload)
+        self.size_bytes += size_bytes
+        if queue.batches == self._number:
+            self.appends[queue.batch].add(message, size_bytes)
+        else:
+            self._begin(queue, Append("", [message], size_bytes, at=queue.log))
 
     def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list belongs to this from now on."""

@@ -55,6 +55,11 @@ class Given:
             self._fresh = [delivery for delivery in self._fresh if delivery.is_held]
             self._swept_after = max(_SWEPT_AFTER, 2 * len(self._fresh))
 
+    @property
+    def has_many_settled(self) -> bool:
+        """Whether so many groups settled something that it may take a while until all of it is stored."""
+        return len(self._settled) > _FEW_GROUPS
+
     def add_settled(self, group: "WorkGroup") -> None:
         """This group is done with messages, and is not in here yet."""
         self._settled.append(group)
@@ -64,13 +69,14 @@ class Given:
         if not _is_fresh(self._since_us, now_us):
             self._store_older(commit)
             self._since_us = now_us
-        count = len(self._settled)
-        if count > _FEW_GROUPS:
-            count = 0
-            for group in self._settled:
-                if group.unstored < _WORTH_A_STEP and _is_fresh(group.unstored_since_us, now_us):
-                    break
-                count += 1
+        if not self.has_many_settled:
+            self.store_settled(commit)
+            return
+        count = 0
+        for group in self._settled:
+            if group.unstored < _WORTH_A_STEP and _is_fresh(group.unstored_since_us, now_us):
+                break
+            count += 1
         self._store_settled(commit, count)
 
     def store_all(self, commit: Commit) -> None:

@@ -302,13 +302,14 @@ class WorkGroup(Group):
             self.unstored_from = committed
             self.unstored_since_us = now_us
             given.add_settled(self)
-        self.queue.log.let_go(self.queue.cut_below)
+        if given.has_many_settled:
+            self.queue.log.let_go(self.queue.cut_below)
 
     def store_settled(self, commit: Commit) -> None:
         """Have a commit say so, unless the group is gone."""
         queue, start = self.queue, self.unstored_from
-        self.unstored_from = -1
-        if queue.groups.get(self.name) is self and not queue.is_gone:
+        if start >= 0:
+            self.unstored_from = -1
             commit.ack_at(queue.log, self.name, start, self.state.committed, queue.cut_below)
 
     def _note(self, lease: Delivery) -> None:
@@ -345,6 +346,7 @@ class WorkGroup(Group):
             delivery.consumer.group = None
         self.leases.clear()
         self.waiting.clear()
+        self.unstored_from = -1
         super().close()
 
     def on_time(self, turn: Turn, now_us: int) -> None:

@@ -129,8 +129,14 @@ class Append:
         self.count = len(messages) if encoded is None else encoded.count
         self.base = -1
 
+    def add(self, message: Message, size_bytes: int) -> None:
+        """Have this go to the log too."""
+        self.messages.append(message)
+        self.count += 1
+        self.size_bytes += size_bytes
+
     def extend(self, messages: list[Message], size_bytes: int) -> None:
-        """Have these go to the log too."""
+        """The same for many, with the size of all their payloads."""
         self.messages += messages
         self.count += len(messages)
         self.size_bytes += size_bytes

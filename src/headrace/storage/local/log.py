@@ -341,7 +341,9 @@ class LocalLog(Log):
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
         if self.flushing:
             return  # the flusher reads the tail; what is below goes when it is done
-        if self.first_offset == self.next_offset or not self.has_tail:
+        if not self.has_tail:
+            return
+        if self.first_offset == self.next_offset:
             self.drop_tail()
             return
         if self._lone is not None:
