@@ -1,4 +1,4 @@
-"""What was delivered and settled, and storage does not know of yet. Who holds what is in leases.py; no decisions.
+"""What was delivered and settled, and storage does not know of yet. Who holds what is in leases.py.
 
 That a message is with a consumer is stored so that it counts as an attempt if the broker dies. Most are acknowledged
 before that could matter, and their claim need not be stored at all: with a message in each of ten thousand queues, and
