@@ -14,26 +14,35 @@ _MAX_SEGMENTS: Final = 64
 
 @final
 class BlockCache:
-    """Blocks and segment indexes read lately, under a byte budget, and a few open files. Shared by all logs."""
+    """Blocks and segment indexes read lately, under a byte budget, and a few open files. Shared by all logs.
+
+    They are found by the log's id, which no other log ever has, and the segment's base offset. To make a path for each
+    read of a backlog, and to find things by that, was a fiftieth of what a message of one cost.
+    """
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
         self._disk = disk
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._blocks: OrderedDict[tuple[Path, int], Block] = OrderedDict()
-        self._segments: OrderedDict[Path, Segment] = OrderedDict()
-        self._files: OrderedDict[Path, int] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int, int], Block] = OrderedDict()
+        """By their segments and their positions there."""
+        self._segments: OrderedDict[tuple[int, int], Segment] = OrderedDict()
+        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()
 
-    def segment(self, path: Path, base: int, log_id: int) -> Segment:
-        """What is known of a full segment. Raises Corrupt."""
-        segment = self._segments.get(path)
-        if segment is None:
-            segment, _ = load_indexes(self._disk, path, base, log_id)
-            self._segments[path] = segment
-            if len(self._segments) > _MAX_SEGMENTS:
-                self._segments.popitem(last=False)
-        else:
-            self._segments.move_to_end(path)
+    def segment(self, log_id: int, base: int) -> Segment | None:
+        """What is known of a full segment, if it was used lately."""
+        key = (log_id, base)
+        segment = self._segments.get(key)
+        if segment is not None:
+            self._segments.move_to_end(key)
+        return segment
+
+    def load(self, path: Path, base: int, log_id: int) -> Segment:
+        """Learn a full segment. Raises Corrupt."""
+        segment, _ = load_indexes(self._disk, path, base, log_id)
+        self._segments[log_id, base] = segment
+        if len(self._segments) > _MAX_SEGMENTS:
+            self._segments.popitem(last=False)
         return segment
 
     def cut(self, directory: Path, base: int, length: int) -> None:
@@ -47,15 +56,15 @@ class BlockCache:
             raise Corrupt(str(path), segment.length, f"{length} bytes were stored, the file has {segment.length}")
         return segment
 
-    def block(self, segment: Segment, number: int) -> Block:
+    def block(self, log_id: int, segment: Segment, number: int) -> Block:
         """A block of a segment, verified. Raises Corrupt."""
         position, length = segment.extent(number)
-        key = (segment.path, position)
+        key = (log_id, segment.base, position)
         block = self._blocks.get(key)
         if block is not None:
             self._blocks.move_to_end(key)
             return block
-        block = read_block(self._disk, self._file(segment.path), segment.path, position, length)
+        block = read_block(self._disk, self._file(log_id, segment), segment.path, position, length)
         self._blocks[key] = block
         self._bytes += block.length
         while self._bytes > self._max_bytes and len(self._blocks) > 1:
@@ -63,27 +72,20 @@ class BlockCache:
             self._bytes -= oldest.length
         return block
 
-    def forget_log(self, segments: Path) -> None:
-        """Let go of everything about a log that is dropped: another one may come to stand in its place."""
-        paths = {*self._segments, *self._files, *[path for path, _ in self._blocks]}
-        for path in paths:
-            if path.parent == segments:
-                self.forget(path)
+    def forget_log(self, log_id: int) -> None:
+        """Let go of everything about a log that is dropped."""
+        known = [*self._segments, *self._files, *[(log, base) for log, base, _ in self._blocks]]
+        for base in {base for log, base in known if log == log_id}:
+            self.forget(log_id, base)
 
-    def forget(self, path: Path) -> None:
+    def forget(self, log_id: int, base: int) -> None:
         """Let go of everything about a segment that is going away."""
-        self._segments.pop(path, None)
-        fd = self._files.pop(path, None)
+        self._segments.pop((log_id, base), None)
+        fd = self._files.pop((log_id, base), None)
         if fd is not None:
             self._disk.close(fd)
-        for key in [key for key in self._blocks if key[0] == path]:
+        for key in [key for key in self._blocks if key[:2] == (log_id, base)]:
             self._bytes -= self._blocks.pop(key).length
-
-    def forget_below(self, directory: Path) -> None:
-        """The same for every segment of a log that is dropped: a new log of its name has files of the same names."""
-        known = [*self._segments, *self._files, *[path for path, _ in self._blocks]]
-        for path in {path for path in known if directory in path.parents}:
-            self.forget(path)
 
     def close(self) -> None:
         for fd in self._files.values():
@@ -91,13 +93,14 @@ class BlockCache:
         self._files.clear()
         self._blocks.clear()
 
-    def _file(self, path: Path) -> int:
-        fd = self._files.get(path)
+    def _file(self, log_id: int, segment: Segment) -> int:
+        key = (log_id, segment.base)
+        fd = self._files.get(key)
         if fd is None:
-            fd = self._files[path] = self._disk.open(path)
+            fd = self._files[key] = self._disk.open(segment.path)
             if len(self._files) > _MAX_SEGMENTS:
                 _, oldest = self._files.popitem(last=False)
                 self._disk.close(oldest)
         else:
-            self._files.move_to_end(path)
+            self._files.move_to_end(key)
         return fd

@@ -422,7 +422,7 @@ class Catalog:
 
     def _apply_drop(self, change: Change, log: LocalLog) -> None:
         log.dropped = True
-        self.cache.forget_log(log.segments_directory)
+        self.cache.forget_log(log.id)
         self.logs_by_id.pop(log.id, None)
         for group in (log.groups_by_name or {}).values():
             self._forget_group(group)
@@ -436,7 +436,6 @@ class Catalog:
                 del self.logs[log.name]
         if self._staged_drops.get(log.name) is change:
             del self._staged_drops[log.name]
-        self.cache.forget_below(log.directory)
         self.chores.append(RemoveTree(log.directory, self._queues / f".trash-{log.id}"))
 
     def _forget_group(self, group: LocalGroup) -> None:

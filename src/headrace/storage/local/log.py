@@ -435,22 +435,22 @@ class LocalLog(Log):
         self.load()
         if self.damage is not None:
             return []
-        gone: list[Path] = []
         # Where the last full segment ends is known from the active one; without that it stays until all is gone.
         end = self.active.base if self.active is not None else self.next_offset
+        if self.sealed and self.first_offset < (self.sealed[1] if len(self.sealed) > 1 else end):
+            return []
         bases = [*self.sealed[1:], end]
         empty = bisect_right(bases, self.first_offset, hi=len(self.sealed))
-        for base in self.sealed[:empty]:
-            gone.append(segment_path(self.segments_directory, base))
+        gone = list(self.sealed[:empty])
         self.stored_bytes -= sum(self.sealed_lengths[:empty])
         self.sealed, self.sealed_lengths = self.sealed[empty:], self.sealed_lengths[empty:]
         if self.active is not None and self.active.bases and self.active.next <= self.first_offset:
-            gone.append(self.active.path)
+            gone.append(self.active.base)
             self.stored_bytes -= self.active.length
             self.active = None
-        for path in gone:
-            self._cache.forget(path)
-        return gone
+        for base in gone:
+            self._cache.forget(self.id, base)
+        return [segment_path(self.segments_directory, base) for base in gone]
 
     def _check(self, offset: int) -> None:
         self.load()
@@ -483,7 +483,7 @@ class LocalLog(Log):
         number = segment.block_of(offset)
         if number < 0:
             raise self._missing(offset)
-        block = self._cache.block(segment, number)
+        block = self._cache.block(self.id, segment, number)
         if not block.base <= offset < block.next:
             raise self._missing(offset)
         return block
@@ -492,11 +492,14 @@ class LocalLog(Log):
         return Corrupt(str(self.segments_directory), 0, f"no segment of {self.name!r} holds offset {offset}")
 
     def _sealed_segment(self, base: int) -> Segment:
-        return self._cache.segment(segment_path(self.segments_directory, base), base, self.id)
+        segment = self._cache.segment(self.id, base)
+        if segment is None:
+            segment = self._cache.load(segment_path(self.segments_directory, base), base, self.id)
+        return segment
 
     def _find_in(self, segment: Segment, timestamp_us: int) -> int:
         for number in range(segment.block_at_time(timestamp_us), len(segment.bases)):
-            block = self._cache.block(segment, number)
+            block = self._cache.block(self.id, segment, number)
             if block.next <= self.first_offset or block.max_time_us < timestamp_us:
                 continue
             for offset, time in enumerate(block.timestamps(), block.base):
