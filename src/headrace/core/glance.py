@@ -2,8 +2,9 @@
 
 With a message in each of ten thousand queues, what a message looks at has left the processor's caches since the last
 one for that queue, and is waited for line by line. A loop that only looks hardly waits: while one line is on its way
-it is at the next queue already: 10 to 20 % of what a message costs there. Interpreted, looking takes longer than that
-saves. The sums mean nothing; they are there because the compiler leaves out what is not used.
+it is at the next queue already: 4 to 7 % of what a message costs there, in commits of a thousand and more. Interpreted,
+looking takes longer than that saves. The sums mean nothing; they are there because the compiler leaves out what is not
+used.
 """
 
 from typing import TYPE_CHECKING, Final

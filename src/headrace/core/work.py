@@ -152,7 +152,7 @@ class WorkGroup(Group):
     def is_plain(self) -> bool:
         """Whether all that lies ahead is for whoever comes: 0.1 us a message less than asking so for each."""
         state = self.state
-        if state.settled_count or state.has_pending or self.filter is not None or self.levels > 1:
+        if self.filter is not None or self.levels > 1 or not state.is_plain:
             return False
         return self.passed <= state.cursor
 

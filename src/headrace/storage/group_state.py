@@ -141,6 +141,11 @@ class GroupState:
         return settled.size
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has neither offsets settled above `committed` nor any that were claimed or given back."""
+        return (self._settled is None and self._pending is None) or not (self.settled_count or self.has_pending)
+
+    @property
     def pending(self) -> dict[int, Pending]:
         """What was claimed or given back, and is not settled."""
         if self._pending is None:
@@ -235,9 +240,9 @@ class GroupState:
             return
         if start <= self.committed:
             self.committed = stop
-            if self.settled_count:
-                self.settled.discard_below(stop)
-                self.committed = self.settled.take_from(stop)
+            if self._settled is not None:
+                self._settled.discard_below(stop)
+                self.committed = self._settled.take_from(stop)
         else:
             self.settled.add(start, stop)
         if self.committed > self.cursor:

@@ -25,7 +25,6 @@ from headrace.protocols.amqp091.handshake import Handshake, Server
 from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
-from headrace.version import IS_COMPILED
 
 _GOODBYE_SECONDS: Final = 2.0
 
@@ -59,7 +58,6 @@ class Connection(Handler):
             link.now_us = self._clock.now_us()
         try:
             events = self._decoder.feed(data)
-            _glance(events)
             for event in events:
                 self._take(event)
         except ProtocolError as error:
@@ -373,17 +371,3 @@ def _index(event: Event) -> int:
     if isinstance(event, Method):
         return event.method.index
     return commands.Basic.Ack.index if isinstance(event, Ack) else commands.Basic.Publish.index
-
-
-def _glance(events: list[Event]) -> int:
-    """Look at where messages go before the first of them does: see core/glance.py."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for event in events:
-        if isinstance(event, Publish):
-            route = event.route
-            source, queue = route.source, route.queue
-            if source is not None and queue is not None:
-                seen += source.place + queue.batch + queue.due
-    return seen

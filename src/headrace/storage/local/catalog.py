@@ -13,7 +13,6 @@ from headrace.storage.local.batch import Batch, Change, Cut, Staged
 from headrace.storage.local.block_decoding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
-from headrace.storage.local.glance import AT_A_TIME, glance_at_commit, glance_at_groups, glance_at_logs
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
@@ -82,7 +81,6 @@ class Catalog:
 
     def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
         """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        glance_at_commit(commit)
         logs = [self._log_of(append) for append in commit.appends]
         groups = self._groups_of(commit.steps) if commit.steps else []
         staged = Staged(commit, logs, done, durable)
@@ -177,8 +175,6 @@ class Catalog:
         """
         late: list[Cut] = []
         for number, step in enumerate(batch.steps):
-            if number % AT_A_TIME == 0:
-                glance_at_groups(batch.groups[number : number + AT_A_TIME])
             group = batch.groups[number]
             self.note_dirty(group)
             if step.kind in (CREATED, DELETED):
@@ -207,8 +203,6 @@ class Catalog:
         row_bytes = block.row_bytes + MESSAGE_BYTES
         row = 0
         for number, log in enumerate(batch.logs):
-            if number % AT_A_TIME == 0:
-                glance_at_logs(batch.logs[number : number + AT_A_TIME])
             append = batch.appends[number]
             base, count, messages = append.base, append.count, append.messages
             if not log.is_in_tails:

@@ -338,6 +338,11 @@ class LocalLog(Log):
 
     def truncate(self, before: int) -> None:
         """Forget what is below. Files are the engine's to remove."""
+        if self._lone is not None and before >= self.next_offset and not self.flushing:
+            self.first_offset = self.next_offset
+            self._lone = None
+            self._grow(-self.tail_bytes)
+            return
         self.first_offset = max(self.first_offset, min(before, self.next_offset))
         if self.flushing:
             return  # the flusher reads the tail; what is below goes when it is done
