@@ -240,7 +240,7 @@ class GroupState:
             return
         if start <= self.committed:
             self.committed = stop
-            if self._settled is not None:
+            if self._settled is not None and self.settled_count:
                 self._settled.discard_below(stop)
                 self.committed = self._settled.take_from(stop)
         else:
