@@ -1,6 +1,6 @@
 """A client of AMQP 0-9-1 without a network: what it sends is fed to a connection as a socket would. No counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, cast
 
 from pamqp import base, commands, frame
@@ -29,10 +29,10 @@ def method_frame(payload: bytes) -> bytes:
     return bytes((METHOD, 0, 1)) + len(payload).to_bytes(4) + payload + b"\xce"
 
 
-def publish_frames(queue: str, payload: bytes) -> bytes:
-    """A persistent message to a queue, as it is sent on channel 1."""
-    name = queue.encode()
-    method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + b"\0" + bytes((len(name),)) + name + b"\0"
+def publish_frames(key: str, payload: bytes, exchange: str = "") -> bytes:
+    """A persistent message to a queue, or with this key to an exchange, as it is sent on channel 1."""
+    names = b"".join([bytes((len(name),)) + name for name in (exchange.encode(), key.encode())])
+    method = BASIC_PUBLISH.to_bytes(4) + b"\0\0" + names + b"\0"
     return method_frame(method) + encode_content(1, PERSISTENT, payload, FRAME_MAX_SIZE)
 
 
@@ -114,16 +114,19 @@ class Client:
     def call(self, command: base.Frame, channel: int = 1) -> None:
         self.feed(frame.marshal(command, channel))
 
+    def call_all(self, asked: Sequence[base.Frame]) -> None:
+        self.feed(b"".join([frame.marshal(command, 1) for command in asked]))
+
     def declare(self, queue: str, kind: str) -> None:
         self.call(commands.Queue.Declare(queue=queue, durable=True, arguments={"x-queue-type": kind}))
 
     def consume_all(self, queues: list[str]) -> None:
         """Declare many queues and consume them, all at once."""
-        parts: list[bytes] = []
+        asked: list[base.Frame] = []
         for queue in queues:
-            parts.append(frame.marshal(commands.Queue.Declare(queue=queue, durable=True), 1))
-            parts.append(frame.marshal(commands.Basic.Consume(queue=queue, consumer_tag=queue), 1))
-        self.feed(b"".join(parts))
+            asked.append(commands.Queue.Declare(queue=queue, durable=True))
+            asked.append(commands.Basic.Consume(queue=queue, consumer_tag=queue))
+        self.call_all(asked)
 
     def feed(self, data: bytes) -> None:
         """Have the broker read this, and do all that follows from it."""

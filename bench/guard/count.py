@@ -34,19 +34,27 @@ Counts = dict[str, int]
 def count() -> Counts:
     """Instructions per message, scenario by scenario. Raises RuntimeError with what valgrind said."""
     with tempfile.TemporaryDirectory() as folder:
-        names, dumps = Path(folder) / "names", Path(folder) / "dump"
+        names = Path(folder) / "names"
+        totals = count_script("scenarios.py", str(names))
+        return {name: total // COUNT for name, total in zip(names.read_text().splitlines(), totals, strict=True)}
+
+
+def count_script(script: str, *arguments: str) -> list[int]:
+    """The instructions that a script takes between each two marks. Raises RuntimeError with what valgrind said."""
+    with tempfile.TemporaryDirectory() as folder:
+        dumps = Path(folder) / "dump"
         command = ["valgrind", "--tool=callgrind", "--dump-before=getsid", f"--callgrind-out-file={dumps}"]
         ended = subprocess.run(
-            [*command, sys.executable, str(HERE / "scenarios.py"), str(names)],
+            [*command, sys.executable, str(HERE / script), *arguments],
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
         )
         if ended.returncode:
             raise RuntimeError(ended.stderr[-4000:])
-        measured = names.read_text().splitlines()
-        # Dump 1 ends with the first mark, dump 2 with the second: those with even numbers are the scenarios.
-        return {name: _total(Path(f"{dumps}.{2 * number}")) // COUNT for number, name in enumerate(measured, start=1)}
+        # Dump 1 ends with the first mark, dump 2 with the second: those with even numbers are between two.
+        marks = len(list(dumps.parent.glob("dump.*")))
+        return [_total(Path(f"{dumps}.{number}")) for number in range(2, marks + 1, 2)]
 
 
 def _total(dump: Path) -> int:

@@ -98,7 +98,7 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _settle_memory() -> None:
+def settle_memory() -> None:
     """What is there now stays: looking through all of it again and again stopped everybody for 10 to 15 ms."""
     gc.collect()
     gc.freeze()
@@ -151,7 +151,7 @@ class _Program:
             await self._enter(engine)
             took_us = self._clock.monotonic_us() - started_us
             announce(engine, self._configuration, self._listeners.ports(), took_us)
-            _settle_memory()
+            settle_memory()
             self._ready_file.write(name_of(self._settings.storage), self._listeners.ports())
             await self._serve()
             if self._failure is not None:
@@ -199,7 +199,7 @@ class _Program:
         seat.is_serving = True  # from now on nothing leaves that the lease does not cover
         await self._enter(engine)
         announce(engine, self._configuration, self._listeners.ports(), self._clock.monotonic_us() - self._opening_us)
-        _settle_memory()
+        settle_memory()
         await self._serve()
         return self._failure is None and not seat.is_over
 

@@ -18,8 +18,9 @@ def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
 
 
 def seal_json(document: bytes) -> bytes:
-    """A document in its shortest form, which has members and no checksum yet, with its checksum added."""
-    return document[:-1] + f',"crc32":"{crc32(document):08x}"}}'.encode()
+    """A document in its shortest form but for line breaks, which has members and no checksum yet, with that added."""
+    shortest = document.replace(b"\n", b"")  # within texts they are escaped
+    return document[:-1] + f',"crc32":"{crc32(shortest):08x}"}}'.encode()
 
 
 def decode_json(data: bytes, path: Path, newest: int) -> dict[str, Any]:

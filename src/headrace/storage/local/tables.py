@@ -4,7 +4,7 @@ Definitions (queues, exchanges, bindings, virtual hosts, users, permissions) are
 
     {"format": 1, "seq": ..., "<table>": {key: definition, ...}, "crc32": "8 hex digits"}
 
-laid out in lines up to 4096 definitions, in its shortest form beyond.
+laid out in lines up to 256 definitions, with a line for each beyond.
 
 Every other table is `state/<table>.<generation>.kv`, little-endian, which grows with each checkpoint by what changed
 and is written anew, under the next generation, when most of it is out of date:
@@ -33,8 +33,8 @@ _ENTRY: Final = struct.Struct("<III")
 _LENGTHS: Final = struct.Struct("<II")
 _DELETED: Final = 0xFFFFFFFF
 _WASTE_BYTES: Final = 1 << 20
-_READABLE: Final = 4096
-"""Up to so many definitions are written line by line, for people; more would keep all else waiting for too long."""
+_READABLE: Final = 256
+"""Up to so many definitions are laid out for people: 11 ms of the thread that everything waits for."""
 
 
 @final
@@ -113,13 +113,13 @@ class Table:
         if len(self.values) <= _READABLE:
             values = {key.decode(): json.loads(value) for key, value in self.values.items()}
             return encode_json({"format": FORMAT, "seq": seq, self.name: values})
-        # Put together from what is there: 0.2 s for 100,000 bindings, which took 1.1 s to read and to lay out in lines.
+        # Put together from what is there: 4 ms for 1,000 queues, which take 42 ms to read and to lay out.
         parts: list[bytes] = []
         for key, value in self.values.items():
             text = encode_definition(json.loads(value)) if key in self._odd else value
             parts.append(encode_definition(key.decode()) + b":" + text)
         head = f'{{"format":{FORMAT},"seq":{seq},"{self.name}":{{'.encode()
-        return seal_json(head + b",".join(parts) + b"}}")
+        return seal_json(head + b"\n" + b",\n".join(parts) + b"\n}}")
 
 
 def definitions_path(root: Path, name: str) -> Path:
