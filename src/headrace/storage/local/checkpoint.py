@@ -12,12 +12,13 @@ there is none; and the states of groups are in the table `groups`, but for those
 where there is one of the two, so earlier releases open a directory of few logs.
 """
 
+from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import Any, Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local.journal import Position
-from headrace.storage.local.json_file import decode_json, encode_json
+from headrace.storage.local.json_file import decode_json, seal_json
 
 FORMAT: Final = 1
 SHARED_FORMAT: Final = 2
@@ -64,23 +65,28 @@ def checkpoint_path(root: Path) -> Path:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    logs = [
-        [log.id, log.name, log.first, log.next, log.segment, log.segment_length, log.stored_bytes, log.groups]
-        for log in checkpoint.logs
-    ]
+    """Put together by hand: an encoder of JSON takes twice as much for 10,000 logs, and holds up the broker."""
     position = checkpoint.position
     is_shared = GROUPS in checkpoint.tables or checkpoint.tails != (0, 0)
-    values: dict[str, Any] = {
-        "format": SHARED_FORMAT if is_shared else FORMAT,
-        "seq": position.seq,
-        "journal": [position.index, position.at],
-        "next_id": checkpoint.next_id,
-        "logs": logs,
-        "tables": checkpoint.tables,
-    }
+    logs = ",".join([_encode_log(log) for log in checkpoint.logs])
+    tables = [f"{quoted(name)}:[{generation},{length}]" for name, (generation, length) in checkpoint.tables.items()]
+    text = (
+        f'{{"format":{SHARED_FORMAT if is_shared else FORMAT},"seq":{position.seq},'
+        f'"journal":[{position.index},{position.at}],"next_id":{checkpoint.next_id},'
+        f'"logs":[{logs}],"tables":{{{",".join(tables)}}}'
+    )
     if is_shared:
-        values["tails"] = checkpoint.tails
-    return encode_json(values, pretty=False)
+        generation, length = checkpoint.tails
+        text += f',"tails":[{generation},{length}]'
+    return seal_json((text + "}").encode())
+
+
+def _encode_log(log: LogEntry) -> str:
+    groups = ",".join([f"[{group_id},{quoted(name)}]" for group_id, name in log.groups])
+    return (
+        f"[{log.id},{quoted(log.name)},{log.first},{log.next},"
+        f"{log.segment},{log.segment_length},{log.stored_bytes},[{groups}]]"
+    )
 
 
 def decode_checkpoint(data: bytes, path: Path) -> Checkpoint:

@@ -8,12 +8,9 @@ from headrace.errors import Corrupt
 from headrace.storage.local.checksum import crc32
 
 
-def encode_json(values: dict[str, Any], pretty: bool = True) -> bytes:
-    """The document with its checksum added; `values` says which format it is in."""
-    canonical = _canonical(values)
-    if not pretty:
-        return seal_json(canonical)
-    whole = {**values, "crc32": f"{crc32(canonical):08x}"}
+def encode_json(values: dict[str, Any]) -> bytes:
+    """The document with its checksum added, laid out; `values` says which format it is in."""
+    whole = {**values, "crc32": f"{crc32(_canonical(values)):08x}"}
     return json.dumps(whole, ensure_ascii=False, indent=1).encode()
 
 

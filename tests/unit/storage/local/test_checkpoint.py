@@ -20,9 +20,9 @@ PATH = Path("journal/checkpoint.json")
 
 def _checkpoint() -> Checkpoint:
     checkpoint = Checkpoint(Position(70, 3, 8192), 12)
-    full = LogEntry(1, "größe\n/", 5, 60)
+    full = LogEntry(1, 'größe\n/\t\\ "\x01\x7f\u2028😀', 5, 60)
     full.segment, full.segment_length, full.stored_bytes = 40, 1280, 3800
-    full.groups = [(7, "billing"), (8, "Audit/1")]
+    full.groups = [(7, "billing"), (8, '"Audit"/1')]
     checkpoint.logs = [full, LogEntry(2, "empty", 0, 0)]
     checkpoint.tables = {"queues": (0, 120), "retained": (4, 82)}
     return checkpoint
