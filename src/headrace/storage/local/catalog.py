@@ -15,7 +15,8 @@ from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
-from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
+from headrace.storage.local.log import LocalGroup, LocalLog
+from headrace.storage.local.piece import MERGE_ROWS, MESSAGE_BYTES, Memory
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,

@@ -16,7 +16,7 @@ from headrace.storage.local.block_encoding import encode_block
 from headrace.storage.local.checkpoint import checkpoint_path, encode_checkpoint
 from headrace.storage.local.disk import Disk, remove_tree
 from headrace.storage.local.jobs import CheckpointWrite, Job, LogFlush, Written
-from headrace.storage.local.log import Piece
+from headrace.storage.local.piece import Piece
 from headrace.storage.local.segment import (
     HEADER_BYTES,
     encode_segment_header,

@@ -8,7 +8,8 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry
 from headrace.storage.local.disk import remove_tree
 from headrace.storage.local.journal import Journal
-from headrace.storage.local.log import LocalGroup, LocalLog, Piece
+from headrace.storage.local.log import LocalGroup, LocalLog
+from headrace.storage.local.piece import Piece
 from headrace.storage.local.segment import Segment, write_indexes
 from headrace.storage.local.tables import TableWrite
 from headrace.storage.local.tails import Tail
