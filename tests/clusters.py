@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,8 @@ from headrace.clock import SystemClock
 from headrace.cluster.records import Records
 from headrace.cluster.status import OWNER, Status, read_status
 from headrace.config.groups import MAIN
+from tests import nursery
+from tests.nursery import Child
 
 _DEADLINE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.1
@@ -31,7 +32,7 @@ class ClusterNode:
         self._directory = directory
         self._store = store
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Child | None = None
         self.ports: dict[str, int] = {}
         self.is_stopped = False
 
@@ -39,15 +40,11 @@ class ClusterNode:
         """Start it; `wait_until_there` before anything else."""
         self._ready.unlink(missing_ok=True)
         ports = [word for name in ("amqp", "mqtt", "ws", "http") for word in (f"--{name}", "0")]
-        command = [sys.executable, "-m", "headrace", "serve", "--store", self._store, *ports]
+        words = ["serve", "--store", self._store, *ports, "--ready-file", str(self._ready)]
         settings = {"HEADRACE_CLUSTER_NODE": self.name, "HEADRACE_CLUSTER_LISTEN": "127.0.0.1:0"}
+        environment = {**os.environ, **settings, **self._environment}
         with (self._directory / f"{self.name}.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, "--ready-file", str(self._ready)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **settings, **self._environment},
-            )
+            self._process = nursery.start(words, environment, log, log)
 
     def wait_until_there(self) -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS

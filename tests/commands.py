@@ -1,10 +1,12 @@
-"""The command line, as people and scripts use it: in a process of its own, wide, without colours."""
+"""The command line, as scripts use it: in a process of its own, wide, without colours."""
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from tests import nursery
 
 _DEADLINE_SECONDS = 120.0
 
@@ -13,13 +15,12 @@ def headrace(
     *arguments: object, given: str = "", cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end; what it reads is given."""
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", *map(str, arguments)],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=_DEADLINE_SECONDS,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **(environment or {})},
-        check=False,
-    )
+    words = [str(argument) for argument in arguments]
+    settings = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **(environment or {})}
+    with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        code = nursery.start(words, settings, stdout, stderr, stdin, cwd).wait(_DEADLINE_SECONDS)
+        for file in (stdout, stderr):
+            file.seek(0)
+        return subprocess.CompletedProcess(words, code, stdout.read().decode(), stderr.read().decode())

@@ -14,13 +14,17 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
+from tests import nursery
+from tests.nursery import Child
+
 _DEADLINE_SECONDS = 120.0
 
 
 class Server:
     """One server over one data directory, in memory, or over a store; `environment` is what it has besides ours.
 
-    `program` is a module that does what `headrace` does, and something besides.
+    `program` is a module that does what `headrace` does, and something besides. It has all modules of `headrace` from
+    the beginning, unless it is fresh.
     """
 
     def __init__(
@@ -31,6 +35,7 @@ class Server:
         store: str = "",
         environment: Mapping[str, str] | None = None,
         program: str = "headrace",
+        is_fresh: bool = False,
     ) -> None:
         self._directory = directory
         self._options = options
@@ -38,7 +43,8 @@ class Server:
         self._store = store
         self._environment = environment
         self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
+        self._is_fresh = is_fresh or program != "headrace"
+        self._process: subprocess.Popen[bytes] | Child | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
         self.http_port = 0
@@ -51,14 +57,15 @@ class Server:
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
         if self._store:
             where = ["--store", self._store]
-        command = [sys.executable, "-m", self._program, "serve", "--ready-file", str(ready), *where]
+        ports = _ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0)
+        words = ["serve", "--ready-file", str(ready), *where, *ports, *self._options]
+        environment = {**os.environ, **(self._environment or {})}
         with (self._directory / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *_ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0), *self._options],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(self._environment or {})},
-            )
+            if self._is_fresh:
+                command = [sys.executable, "-m", self._program, *words]
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            else:
+                self._process = nursery.start(words, environment, log, log)
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while not ready.exists():
             assert self._process.poll() is None, self.log()

@@ -28,7 +28,7 @@ from tests.waiting import eventually
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Server]:
     """A server that nobody asked anything yet."""
-    running = Server(tmp_path, in_memory=True)
+    running = Server(tmp_path, in_memory=True, is_fresh=True)
     running.start()
     yield running
     running.stop()
