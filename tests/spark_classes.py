@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import tests.conftest  # noqa: F401  how Java runs in tests
 from tests.spark_session import session
@@ -37,7 +37,11 @@ def _exercise(spark: SparkSession) -> None:
         frame.write.parquet(f"{directory}/table")
         stream = spark.readStream.schema(frame.schema).parquet(f"{directory}/table").writeStream
         stream = stream.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True)
-        stream.foreachBatch(lambda batch, _: batch.collect()).start().awaitTermination()
+        stream.foreachBatch(_collect).start().awaitTermination()
+
+
+def _collect(batch: DataFrame, _: int) -> None:
+    batch.collect()
 
 
 if __name__ == "__main__":

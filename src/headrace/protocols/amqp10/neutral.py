@@ -17,6 +17,7 @@ from headrace.protocols.amqp10.types import (
     Symbol,
     Timestamp,
     ULong,
+    plain,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,9 +33,9 @@ def to_neutral(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
-        return _EPOCH + timedelta(milliseconds=value) if _MIN_MS <= value <= _MAX_MS else int(value)
+        return _EPOCH + timedelta(milliseconds=value) if _MIN_MS <= value <= _MAX_MS else plain(value)
     if isinstance(value, int):
-        return int(value)
+        return plain(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Char) and 0xD800 <= ord(value) < 0xE000:
@@ -61,7 +62,7 @@ def from_neutral(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        number = int(value)
+        number = plain(value)
         if -(1 << 63) <= number < 1 << 63:
             return number
         return ULong(number) if 0 <= number < 1 << 64 else str(number)

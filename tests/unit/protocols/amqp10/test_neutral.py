@@ -1,0 +1,25 @@
+"""Values between AMQP 1.0 and the other protocols."""
+
+import pytest
+
+from headrace.protocols.amqp091.fields import UInt64
+from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
+from headrace.protocols.amqp10.types import ULong
+from headrace.protocols.amqp10.writing import encode_value
+
+LARGE = (1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_an_unsigned_number_of_0_9_1_can_be_written(number: int) -> None:
+    value = from_neutral(UInt64(number))
+
+    assert value == number
+    assert type(value) is (int if number < 1 << 63 else ULong)
+    assert encode_value(value)[-8:].endswith(number.to_bytes(8).lstrip(b"\0"))
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_an_unsigned_number_is_a_number_to_others(number: int) -> None:
+    assert to_neutral(ULong(number)) == number
+    assert type(to_neutral(ULong(number))) is int
