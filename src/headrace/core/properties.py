@@ -134,12 +134,17 @@ class Codecs:
         return codec
 
 
+def plain_number(number: int) -> int:
+    """The number as an int and of no class of a codec's. Compiled, int() leaves one of more than 62 bits as it was."""
+    return number + 0
+
+
 def plain_value(value: object) -> HeaderValue:
     """A header without what only its protocol's codec remembers of it; None for what has no text."""
     if value is None or isinstance(value, str | bool | Decimal):
         return value
     if isinstance(value, int):
-        return int(value)
+        return plain_number(value)
     if isinstance(value, float):
         return float(value)
     return bytes(value) if isinstance(value, bytes) else None

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
+from headrace.core.properties import plain_number
 from headrace.protocols.amqp10.types import (
     Array,
     Char,
@@ -17,7 +18,6 @@ from headrace.protocols.amqp10.types import (
     Symbol,
     Timestamp,
     ULong,
-    plain,
 )
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,9 +33,9 @@ def to_neutral(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Timestamp):
-        return _EPOCH + timedelta(milliseconds=value) if _MIN_MS <= value <= _MAX_MS else plain(value)
+        return _EPOCH + timedelta(milliseconds=value) if _MIN_MS <= value <= _MAX_MS else plain_number(value)
     if isinstance(value, int):
-        return plain(value)
+        return plain_number(value)
     if isinstance(value, float):
         return float(value)
     if isinstance(value, Char) and 0xD800 <= ord(value) < 0xE000:
@@ -62,7 +62,7 @@ def from_neutral(value: object) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        number = plain(value)
+        number = plain_number(value)
         if -(1 << 63) <= number < 1 << 63:
             return number
         return ULong(number) if 0 <= number < 1 << 64 else str(number)

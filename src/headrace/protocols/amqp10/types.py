@@ -57,11 +57,6 @@ FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 """How many bytes a value takes, by the upper half of its code."""
 
 
-def plain(number: int) -> int:
-    """The number as an int and nothing else. In compiled code int() leaves one of more than 62 bits what it was."""
-    return int(number)
-
-
 class UByte(int):
     """ubyte"""
 

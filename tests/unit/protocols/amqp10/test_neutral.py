@@ -2,10 +2,12 @@
 
 import pytest
 
+from headrace.core.properties import plain_value
 from headrace.protocols.amqp091.fields import UInt64
 from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
 from headrace.protocols.amqp10.types import ULong
 from headrace.protocols.amqp10.writing import encode_value
+from headrace.selector.values import header_number
 
 LARGE = (1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 
@@ -23,3 +25,8 @@ def test_an_unsigned_number_of_0_9_1_can_be_written(number: int) -> None:
 def test_an_unsigned_number_is_a_number_to_others(number: int) -> None:
     assert to_neutral(ULong(number)) == number
     assert type(to_neutral(ULong(number))) is int
+
+
+@pytest.mark.parametrize("number", LARGE)
+def test_filters_find_an_unsigned_number_of_0_9_1(number: int) -> None:
+    assert header_number(plain_value(UInt64(number))) == number
