@@ -2,13 +2,17 @@
 VENV := .venv
 COMPILED := build/compiled
 
-.PHONY: run test compiled check bench clean
+.PHONY: run test test-all compiled check bench clean
 
 run: compiled
 	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/headrace serve
 
 test: $(VENV)/.ready
 	scripts/test
+
+# Every test in both forms, compiled and interpreted: twice the time of `make test`.
+test-all: $(VENV)/.ready
+	scripts/test --all
 
 # A copy of the package with its hot rooms compiled; where that cannot be done it says why, and the copy is plain Python.
 compiled: $(VENV)/.ready
@@ -17,8 +21,9 @@ compiled: $(VENV)/.ready
 check: $(VENV)/.ready
 	scripts/check
 
-bench: $(VENV)/.ready
-	$(VENV)/bin/python bench/storage.py
+# This broker and the peers that are installed under the same loads; ARGS='--list' says which there are.
+bench: compiled
+	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/python -m bench.compare $(ARGS)
 
 $(VENV)/.ready: pyproject.toml scripts/setup
 	scripts/setup $(VENV)

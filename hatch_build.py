@@ -32,7 +32,7 @@ COMPILED = (
     "headrace/selector/*.py",
     "headrace/storage/*.py",
     "headrace/storage/local/*.py",
-    "headrace/core/*.py",
+    "headrace/core/**/*.py",
     "headrace/net/output.py",
     "headrace/protocols/answers.py",
     "headrace/protocols/amqp091/*.py",
@@ -48,7 +48,6 @@ INTERPRETED = {
     "headrace/protocols/amqp091/declaring.py",
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",
-    "headrace/protocols/amqp091/sasl.py",
 }
 _OPTIONS = ("--strict", "--ignore-missing-imports", "--no-warn-unused-ignores")
 _SETTING = "HEADRACE_COMPILE"

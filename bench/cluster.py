@@ -1,6 +1,6 @@
 """How long a takeover takes, seen by a publisher that waits for confirms: from the end of the owner to the next one.
 
-    python bench/cluster.py [--store URL] [--lease 2s] [--rounds 5]
+    python -m bench.cluster [--store URL] [--lease 2s] [--rounds 5]
 
 Three nodes share the store, without --store a directory. In each round the owner is killed (SIGKILL) and started again,
 then the next one is told to stop (SIGTERM) and started again. The publisher is connected to a node that stays.

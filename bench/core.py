@@ -1,7 +1,7 @@
 """What the core costs: CPU time per message in one process, from publish to ack, and how it grows. No network.
 
-python bench/core.py                     everything
-python bench/core.py cycle routing       some of it
+python -m bench.core                     everything
+python -m bench.core cycle routing       some of it
 """
 
 import argparse
@@ -18,11 +18,10 @@ from pathlib import Path
 
 from headrace.clock import Clock, ManualClock, SystemClock
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.group import ACK, NACK
+from headrace.core.queue.definition import QueueDefinition, Retry, declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.model import Message, Source
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine, LocalSettings

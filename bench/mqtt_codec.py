@@ -1,6 +1,6 @@
 """How long does the MQTT codec take for a packet, and a WebSocket for a frame? No broker, no sockets.
 
-python bench/mqtt_codec.py
+python -m bench.mqtt_codec
 """
 
 import os

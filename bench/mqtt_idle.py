@@ -1,4 +1,4 @@
-"""How much memory does an idle MQTT connection take? `python bench/mqtt_idle.py [connections]`."""
+"""How much memory does an idle MQTT connection take? `python -m bench.mqtt_idle [connections]`."""
 
 import json
 import os

@@ -1,9 +1,9 @@
 """What the engine over an object store does: confirmed messages, latency, memory over a backlog, and packed payloads.
 
-    python bench/objects.py [--store URL] [--messages N]     throughput and latency of the engine alone
-    python bench/objects.py [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
-    python bench/objects.py [--store URL] --read N           a queue of so many messages read without a broker
-    python bench/objects.py [--store URL] --broker           end to end: a broker in its own process, over AMQP
+    python -m bench.objects [--store URL] [--messages N]     throughput and latency of the engine alone
+    python -m bench.objects [--store URL] --backlog N        memory while a backlog grows, is read, and is worked off
+    python -m bench.objects [--store URL] --read N           a queue of so many messages read without a broker
+    python -m bench.objects [--store URL] --broker           end to end: a broker in its own process, over AMQP
 
 Without --store a directory is used. "Confirmed" is what the engine called back for: durable in the store.
 """
@@ -20,13 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from headrace.bench.brokers import Given
-from headrace.bench.course import Pace
-from headrace.bench.load import Endpoint, Load, Scenario, Step
-from headrace.bench.result import Result
-from headrace.bench.runner import Audience, Runner
+from bench.compare.brokers import Given
+from bench.compare.course import Pace
+from bench.compare.load import Endpoint, Load, Scenario, Step
+from bench.compare.result import Result
+from bench.compare.runner import Audience, Runner
 from headrace.clock import SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Commit

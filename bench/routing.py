@@ -1,16 +1,16 @@
 """What does it cost to find where a message goes, and does that grow with what it does not go to?
 
-Run with `python bench/routing.py`; CPU microseconds per call, the best of several rounds.
+Run with `python -m bench.routing`; CPU microseconds per call, the best of several rounds.
 """
 
 import gc
 from collections.abc import Callable
 from time import process_time
 
-from headrace.core.address import parse_address
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Exchanges
-from headrace.core.topics import TopicFilter, TopicTree, check_topic
+from headrace.core.routing.address import parse_address
+from headrace.core.routing.exchange import Binding, Exchange
+from headrace.core.routing.exchanges import Exchanges
+from headrace.core.routing.topics import TopicFilter, TopicTree, check_topic
 
 ROUNDS = 5
 CALLS = 20_000

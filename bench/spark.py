@@ -1,6 +1,6 @@
 """How fast Spark reads and writes queues: against Parquet, against a Python source of tuples, through a running broker.
 
-    python bench/spark.py [--messages 1000000] [--rounds 3] [--only write|read|latency|assign] [--filters 1000]
+    python -m bench.spark [--messages 1000000] [--rounds 3] [--only write|read|latency|assign] [--filters 1000]
 
 All contenders of a question are run in turn, round by round, in one session; ratios are of the medians. CPU is that of
 this process, its JVM and all their Python workers. For `assign` every message has two headers and matches about 2.5
@@ -33,9 +33,8 @@ from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.assign import AssignSettings, columns_read, read_filters, run_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.follower import Follower
-from headrace.storage.local.spans import span_blocks
+from headrace.storage.local.block_coding import decode_messages
+from headrace.storage.local.follower import Follower, span_blocks
 
 PAYLOAD_BYTES = 200
 WARMUP_ROUNDS = 3

@@ -1,8 +1,8 @@
 """What the storage engine costs, beside a raw file with write + fdatasync of the same bytes, in one run.
 
-    python bench/storage.py                 everything, a few minutes
-    python bench/storage.py commits arrow   some of it
-    python bench/storage.py --dir /mnt/ssd  on another disk
+    python -m bench.storage                 everything, a few minutes
+    python -m bench.storage commits arrow   some of it
+    python -m bench.storage --dir /mnt/ssd  on another disk
 
 Rounds of the two sides alternate, and figures are ratios: these machines are noisy.
 """

@@ -2,17 +2,17 @@
 
 from typing import TypeVar, cast
 
-from headrace.core.definition import QueueDefinition
+from headrace.core.queue.definition import QueueDefinition
 from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, encode_frame
 from headrace.protocols.amqp10.connection import Connection
+from headrace.protocols.amqp10.context import Server
 from headrace.protocols.amqp10.frames import AMQP_HEADER
-from headrace.protocols.amqp10.peer import Server
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.storage.api import Engine
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
 
@@ -61,9 +61,13 @@ class Caller:
         sent, self._line.sent = self._line.sent, []
         return self._decoder.feed(b"".join(sent))
 
+    def break_off(self) -> None:
+        """The connection breaks, and nothing else happens yet."""
+        self._connection.lost()
+
     def lose(self) -> None:
         """The connection breaks."""
-        self._connection.lost()
+        self.break_off()
         self._office.house.run()
 
 

@@ -4,8 +4,7 @@ import socket
 
 from pamqp import commands
 
-from headrace.protocols.amqp091.codec import Decoder
-from headrace.protocols.amqp091.events import Method
+from headrace.protocols.amqp091.codec import Decoder, Method
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from tests.servers import Server

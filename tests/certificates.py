@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
-from tests.doors import must, prepare
+from tests.endpoints import must, prepare
 from tests.servers import Server
 
 

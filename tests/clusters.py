@@ -14,11 +14,11 @@ import pika
 from pika.adapters.blocking_connection import BlockingConnection
 
 from headrace.clock import SystemClock
-from headrace.cluster.records import Records
+from headrace.cluster.lease import Records
 from headrace.cluster.status import OWNER, Status, read_status
-from headrace.config.groups import MAIN
-from tests import nursery
-from tests.nursery import Child
+from headrace.config.replication import MAIN
+from tests import process_pool
+from tests.process_pool import Child
 
 _DEADLINE_SECONDS = 120.0
 _PAUSE_SECONDS = 0.1
@@ -44,7 +44,7 @@ class ClusterNode:
         settings = {"HEADRACE_CLUSTER_NODE": self.name, "HEADRACE_CLUSTER_LISTEN": "127.0.0.1:0"}
         environment = {**os.environ, **settings, **self._environment}
         with (self._directory / f"{self.name}.log").open("ab") as log:
-            self._process = nursery.start(words, environment, log, log)
+            self._process = process_pool.start(words, environment, log, log)
 
     def wait_until_there(self) -> None:
         deadline = time.monotonic() + _DEADLINE_SECONDS

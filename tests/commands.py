@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from tests import nursery
+from tests import process_pool
 
 _DEADLINE_SECONDS = 120.0
 
@@ -20,7 +20,7 @@ def headrace(
     with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
         stdin.write(given.encode())
         stdin.seek(0)
-        code = nursery.start(words, settings, stdout, stderr, stdin, cwd).wait(_DEADLINE_SECONDS)
+        code = process_pool.start(words, settings, stdout, stderr, stdin, cwd).wait(_DEADLINE_SECONDS)
         for file in (stdout, stderr):
             file.seek(0)
         return subprocess.CompletedProcess(words, code, stdout.read().decode(), stderr.read().decode())

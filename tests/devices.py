@@ -12,7 +12,7 @@ from headrace.protocols.mqtt.connection import Connection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server
 from headrace.storage.api import Engine
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.house import House
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK = 2, 3, 4, 5, 6, 7, 9, 11

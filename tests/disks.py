@@ -24,6 +24,31 @@ class FullDisk(Disk):
         super().write(fd, buffers, position)
 
 
+class CrowdedDisk(Disk):
+    """A disk on which no file can be opened while it is told that too many are."""
+
+    def __init__(self) -> None:
+        self.is_crowded = False
+        self.refused = 0
+
+    def open(self, path: Path, create: bool = False) -> int:
+        self._check(path)
+        return super().open(path, create)
+
+    def open_to_read(self, path: Path) -> int:
+        self._check(path)
+        return super().open_to_read(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check(path)
+        super().sync_directory(path)
+
+    def _check(self, path: Path) -> None:
+        if self.is_crowded:
+            self.refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+
 class SnapshotDisk(Disk):
     """A disk whose files can be copied between two system calls: what a killed process would leave."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import bench.compare.__main__ as bench
 import typer
 
 from headrace import cli
@@ -13,6 +14,12 @@ _GAP = "   "
 def examples() -> list[tuple[str, str]]:
     """The command, as `queues list`, and the line."""
     return list(_of("", typer.main.get_command(cli.cli)))
+
+
+def bench_examples() -> list[str]:
+    """The examples of `python -m bench.compare`, without `python -m`."""
+    lines = str(typer.main.get_command(bench.app).epilog).split("\n\n")[1:]
+    return [line.split(_GAP)[0].strip().removeprefix("python -m ") for line in lines]
 
 
 def _of(name: str, command: Any) -> Iterator[tuple[str, str]]:

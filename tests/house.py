@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
-from headrace.core.delivery import Consumer, Credit, Delivery
-from headrace.core.exchange import Binding, Exchange
 from headrace.core.properties import Properties
+from headrace.core.queue.dispatch import Consumer, Credit, Delivery
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source
 from headrace.storage.api import Engine

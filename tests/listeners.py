@@ -1,11 +1,8 @@
 """Subscribers without a network: they keep what they get, and say how they got it."""
 
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.envelope import read_mark
-from headrace.core.group import ACK
-from headrace.core.session import Session, Will
-from headrace.core.subscriber import Outlet, Subscriber
-from headrace.core.subscription import Grant, Subscription
+from headrace.core.pubsub.session import Grant, Outlet, Session, Subscriber, Subscription, Will, read_mark
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK
 from headrace.model import Message
 from tests.house import House
 

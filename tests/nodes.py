@@ -13,9 +13,9 @@ from pika.adapters.blocking_connection import BlockingConnection
 
 from headrace.app import _Program
 from headrace.clock import SystemClock
-from headrace.cluster.forwarding.doorway import Local
-from headrace.cluster.node import Node
-from headrace.cluster.ownership import Ownership
+from headrace.cluster.forwarding.frontend import Local
+from headrace.cluster.lease import Node
+from headrace.cluster.status import Ownership
 from headrace.launch import Launch
 from headrace.net.handler import Handler
 from headrace.storage.memory import MemoryEngine

@@ -14,9 +14,10 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from tests import nursery
-from tests.nursery import Child
+from tests import process_pool
+from tests.process_pool import Child
 
+_ROOT = Path(__file__).parents[1]
 _DEADLINE_SECONDS = 120.0
 
 
@@ -24,7 +25,7 @@ class Server:
     """One server over one data directory, in memory, or over a store; `environment` is what it has besides ours.
 
     `program` is a module that does what `headrace` does, and something besides. It has all modules of `headrace` from
-    the beginning, unless it is fresh.
+    the beginning, unless it is fresh. `most_files` is how many files it may have open, 0 for as many as we may.
     """
 
     def __init__(
@@ -36,14 +37,16 @@ class Server:
         environment: Mapping[str, str] | None = None,
         program: str = "headrace",
         is_fresh: bool = False,
+        most_files: int = 0,
     ) -> None:
         self._directory = directory
         self._options = options
         self._in_memory = in_memory
         self._store = store
-        self._environment = environment
-        self._program = program
-        self._is_fresh = is_fresh or program != "headrace"
+        self.environment = dict(environment or {})
+        self.program = program
+        self.is_fresh = is_fresh
+        self._most_files = most_files
         self._process: subprocess.Popen[bytes] | Child | None = None
         self._connections: list[pika.BlockingConnection] = []
         self.port = 0
@@ -52,6 +55,17 @@ class Server:
 
     def start(self, mqtt_port: int = 0, http_port: int = 0, amqp_port: int = 0) -> None:
         """Start it; on any free ports, unless clients are to find it where it was."""
+        process = self.launch(mqtt_port, http_port, amqp_port)
+        ready = self._directory / "ready.json"
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while not ready.exists():
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < deadline, "the server did not become ready"
+            time.sleep(0.02)
+        self.adopt(ready)
+
+    def launch(self, mqtt_port: int = 0, http_port: int = 0, amqp_port: int = 0) -> "subprocess.Popen[bytes] | Child":
+        """Start it without waiting until it serves."""
         ready = self._directory / "ready.json"
         ready.unlink(missing_ok=True)
         where = ["--memory"] if self._in_memory else ["--data", str(self._directory / "data")]
@@ -59,19 +73,19 @@ class Server:
             where = ["--store", self._store]
         ports = _ports(amqp=amqp_port, http=http_port, mqtt=mqtt_port, ws=0)
         words = ["serve", "--ready-file", str(ready), *where, *ports, *self._options]
-        environment = {**os.environ, **(self._environment or {})}
+        environment = {**os.environ, **self.environment}
         with (self._directory / "server.log").open("ab") as log:
-            if self._is_fresh:
-                command = [sys.executable, "-m", self._program, *words]
+            if self.is_fresh or self.program != "headrace" or self._most_files:
+                # The tests' own programs are found whatever an earlier test made of the environment.
+                paths = [environment.get("PYTHONPATH", ""), *([] if self.program == "headrace" else [str(_ROOT)])]
+                environment["PYTHONPATH"] = os.pathsep.join([path for path in paths if path])
+                command = [sys.executable, "-m", self.program, *words]
+                if self._most_files:
+                    command = ["sh", "-c", f'ulimit -n {self._most_files}; exec "$@"', "sh", *command]
                 self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             else:
-                self._process = nursery.start(words, environment, log, log)
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while not ready.exists():
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, "the server did not become ready"
-            time.sleep(0.02)
-        self.adopt(ready)
+                self._process = process_pool.start(words, environment, log, log)
+        return self._process
 
     def adopt(self, ready: Path) -> None:
         """Have clients connect to the server that wrote this ready file."""

@@ -8,8 +8,7 @@ from pyspark.sql import SparkSession
 
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
-from headrace.spark.pipelines.scratch import make_scratch
-from headrace.spark.pipelines.session import configure_logging
+from headrace.spark.pipelines.session import configure_logging, make_scratch
 from tests.stores import environment_of, within
 
 _LOGGING = """\

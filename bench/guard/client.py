@@ -6,10 +6,10 @@ from typing import Final, TypeVar, cast
 from pamqp import base, commands, frame
 
 from headrace.clock import ManualClock
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Background
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Background
 from headrace.core.properties import Codecs
 from headrace.model import AMQP091
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire

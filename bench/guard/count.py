@@ -1,7 +1,7 @@
 """Counts instructions per message, which a busy machine does not change, and compares them with what is recorded.
 
-python bench/guard/count.py              exits with 1 when something takes more than it did
-python bench/guard/count.py --record     what is counted now is what is expected from now on
+python -m bench.guard.count              exits with 1 when something takes more than it did
+python -m bench.guard.count --record     what is counted now is what is expected from now on
 
 Needs valgrind. Counts the package that Python finds: PYTHONPATH=build/compiled for the compiled one.
 """
@@ -17,8 +17,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from scenarios import COUNT
-
+from bench.guard.scenarios import COUNT
 from headrace.version import IS_COMPILED
 
 HERE = Path(__file__).parent
@@ -35,17 +34,18 @@ def count() -> Counts:
     """Instructions per message, scenario by scenario. Raises RuntimeError with what valgrind said."""
     with tempfile.TemporaryDirectory() as folder:
         names = Path(folder) / "names"
-        totals = count_script("scenarios.py", str(names))
+        totals = count_module("scenarios", str(names))
         return {name: total // COUNT for name, total in zip(names.read_text().splitlines(), totals, strict=True)}
 
 
-def count_script(script: str, *arguments: str) -> list[int]:
-    """The instructions that a script takes between each two marks. Raises RuntimeError with what valgrind said."""
+def count_module(module: str, *arguments: str) -> list[int]:
+    """The instructions that a module takes between each two marks. Raises RuntimeError with what valgrind said."""
     with tempfile.TemporaryDirectory() as folder:
         dumps = Path(folder) / "dump"
         command = ["valgrind", "--tool=callgrind", "--dump-before=getsid", f"--callgrind-out-file={dumps}"]
         ended = subprocess.run(
-            [*command, sys.executable, str(HERE / script), *arguments],
+            [*command, sys.executable, "-m", f"bench.guard.{module}", *arguments],
+            cwd=HERE.parents[1],
             env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
@@ -92,7 +92,7 @@ def main() -> None:
     elif slower:
         sys.exit(
             f"more than {tolerance:.0%} above what is recorded: {', '.join(slower)}. If that is the price of something "
-            f"worth it, record it: python bench/guard/count.py --record"
+            f"worth it, record it: python -m bench.guard.count --record"
         )
 
 

@@ -1,4 +1,4 @@
-"""One point of `headrace bench --scale`, without sockets: what growth.py counts. Argument: the name of the scenario.
+"""One point of `bench.compare --scale`, without sockets: growth.py counts it. Argument: the name of the scenario.
 
 The publisher's and the consumer's connection, the broker and its engine are as they are when served, with checkpoints
 and with garbage collection.
@@ -10,13 +10,14 @@ import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 
-from client import Client, House, ack_frame, publish_frames
 from pamqp import commands
-from scenarios import PAYLOAD, mark
 
-from headrace.app import settle_memory
-from headrace.bench.load import Load, Scenario
-from headrace.bench.scaling import points
+from bench.compare.load import Load, Scenario
+from bench.compare.scaling import points
+from bench.guard.client import Client, House, ack_frame, publish_frames
+from bench.guard.scenarios import PAYLOAD, mark
+from headrace.clock import SystemClock
+from headrace.garbage import settle_memory
 from headrace.storage.local.engine import LocalEngine
 
 MESSAGES = 400_000
@@ -84,7 +85,7 @@ def run(scenario: Scenario, directory: Path) -> None:
     engine.close()
     engine = LocalEngine(directory)  # with all that is stored once stored, and a new journal
     flow = Flow(House(engine), load)
-    settle_memory()
+    settle_memory(SystemClock())
     expected = flow.run(max(20_000, 2 * load.queues), 1)
     mark()
     received = flow.run(MESSAGES, load.in_row)

@@ -1,7 +1,7 @@
-"""Counts the instructions that a message takes as things grow: the work of `headrace bench --scale`, without its noise.
+"""Counts the instructions of a message as things grow: the points of `bench.compare --scale`, without its noise.
 
-python bench/guard/growth.py                         all points, two at a time; takes half an hour
-python bench/guard/growth.py 'scale-scattered-*'
+python -m bench.guard.growth                         all points, two at a time; takes half an hour
+python -m bench.guard.growth 'scale-scattered-*'
 
 Needs valgrind. Counts the package that Python finds: PYTHONPATH=build/compiled for the compiled one.
 """
@@ -10,16 +10,15 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from count import FORM, count_script
-from growing import MESSAGES
-
-from headrace.bench.catalog import choose
-from headrace.bench.load import Scenario
-from headrace.bench.scaling import TITLES, points
+from bench.compare.catalog import choose
+from bench.compare.load import Scenario
+from bench.compare.scaling import TITLES, points
+from bench.guard.count import FORM, count_module
+from bench.guard.growing import MESSAGES
 
 
 def count(scenario: Scenario) -> int:
-    (total,) = count_script("growing.py", scenario.name)
+    (total,) = count_module("growing", scenario.name)
     return total // MESSAGES
 
 

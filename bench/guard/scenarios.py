@@ -11,21 +11,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from client import PERSISTENT, Client, House, ack_frame, publish_frames
 from pamqp import commands, common
 
+from bench.guard.client import PERSISTENT, Client, House, ack_frame, publish_frames
 from headrace.clock import ManualClock
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Exchanges
-from headrace.core.group import ACK
+from headrace.core.queue.definition import declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK
+from headrace.core.routing.exchange import Binding, Exchange
+from headrace.core.routing.exchanges import Exchanges
 from headrace.model import Message, Source
 from headrace.protocols.amqp091.codec import Decoder as AmqpDecoder
 from headrace.protocols.amqp091.encoding import DeliverEncoder
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
-from headrace.protocols.amqp091.tags import Tags
+from headrace.protocols.amqp091.subscriptions import Tags
 from headrace.protocols.mqtt.codec import Decoder as MqttDecoder
 from headrace.protocols.mqtt.encoding import PublishEncoder, encode_publish
 from headrace.protocols.mqtt.packets import V5

@@ -1,17 +1,56 @@
-"""What is said when the broker begins to serve: what was found, and who listens where. Opening is done elsewhere."""
+"""What is said when the broker begins to serve: on the log, and in the ready file for other programs."""
 
+import contextlib
+import json
 import logging
-from typing import Final
+import os
+from pathlib import Path
+from typing import Final, final
 
 from rich.filesize import decimal
 
 from headrace.config.configuration import Configuration
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.config.settings import JSON_FORMAT, Settings
-from headrace.core.inner import is_inner
+from headrace.core.pubsub.pubsub import is_inner
 from headrace.engines import name_of
+from headrace.errors import Unavailable
 from headrace.storage.api import QUEUES, Engine
+from headrace.storage.local.disk import open_privately
 from headrace.version import __version__
+
+
+@final
+class ReadyFile:
+    """A file that is there while this process serves; with no path, nothing is written."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def write(self, data: str | None, ports: dict[str, int]) -> None:
+        """Say this process, where its data is and on which ports it listens. Raises Unavailable."""
+        path = self._path
+        if path is None:
+            return
+        text = json.dumps({"pid": os.getpid(), "data": data, "ports": ports})
+        draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(draft, "w", opener=open_privately) as file:
+                file.write(text + "\n")
+            draft.replace(path)
+        except OSError as error:
+            raise Unavailable(
+                f"the ready file {path} cannot be written: {error.strerror or error}; choose another with --ready-file"
+            ) from error
+
+    def remove(self) -> None:
+        """Remove it unless it has become another process's."""
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(self._path.read_text())["pid"] == os.getpid():
+                self._path.unlink()
+
 
 _WITH_DASHBOARD: Final = ("http", "https")
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # addresses to listen on, which nobody can visit

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -16,27 +15,27 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from headrace import logs
 from headrace.admin.listener import Contribute, Speaker
-from headrace.announcement import announce
+from headrace.announcement import ReadyFile, announce
 from headrace.clock import Clock, SystemClock
 from headrace.config.configuration import Configuration
 from headrace.engines import OpenEngine, load_store, name_of, open_engine, open_store
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.exits import EXIT_STOP_TOO_LONG
+from headrace.garbage import settle_memory
 from headrace.launch import Launch
 from headrace.listeners import Listeners
 from headrace.net.handler import Handler
 from headrace.net.tls import Tls, to_nodes
-from headrace.ready_file import ReadyFile
 from headrace.reloading import reload_waiting, tls_files
-from headrace.service import MQTT, WEB_SOCKET, Premises, Service, web_socket
+from headrace.service import MQTT, WEB_SOCKET, Environment, Service, web_socket
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
 from headrace.threads import Threads
 from headrace.version import __version__
 
 if TYPE_CHECKING:
-    from headrace.cluster.forwarding.doorway import Doorway
-    from headrace.cluster.seat import Seat
+    from headrace.cluster.forwarding.frontend import Frontend
+    from headrace.cluster.seat import Membership
 
 _STAGED_BYTES: Final = 16 << 30
 _WEB_SOCKET_PATH: Final = "/mqtt"
@@ -44,10 +43,6 @@ _TICK_SECONDS: Final = 0.05
 _GOODBYE_US: Final = 1_000_000
 """How long clients may take to hear that they have to connect again."""
 _log: Final = logging.getLogger("headrace")
-_COLLECT_EVERY: Final = (50_000, 20, 20)
-"""After how many objects the garbage collector looks through the youngest, and how often through more of them. What
-messages are made of is freed without it: looking every 700 objects took 5 to 10 % of the time for filling or reading a
-queue; half of it with 10,000 queues or 5,000 connections, all of which it went through every few thousand messages."""
 
 StartOver = Callable[[Launch], NoReturn]
 """Has this process run the program anew."""
@@ -98,13 +93,6 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def settle_memory() -> None:
-    """What is there now stays: looking through all of it again and again stopped everybody for 10 to 15 ms."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_EVERY)
-
-
 @final
 class _Program:
     def __init__(self, launch: Launch, configuration: Configuration, clock: Clock, opener: OpenEngine) -> None:
@@ -123,7 +111,7 @@ class _Program:
         self._listeners = Listeners(self._settings, self._tls, launch.sockets, self._handler, self._speaker)
         self._doorway = self._open_doorway()
         """What clients meet while another node owns the store; None for a broker on its own."""
-        self._seat: Seat | None = None
+        self._seat: Membership | None = None
         """This node's place in a cluster; None for a broker on its own."""
         self._stop = asyncio.Event()
         self._failure: Fatal | None = None
@@ -151,7 +139,7 @@ class _Program:
             await self._enter(engine)
             took_us = self._clock.monotonic_us() - started_us
             announce(engine, self._configuration, self._listeners.ports(), took_us)
-            settle_memory()
+            settle_memory(self._clock)
             self._ready_file.write(name_of(self._settings.storage), self._listeners.ports())
             await self._serve()
             if self._failure is not None:
@@ -194,26 +182,26 @@ class _Program:
         if self._double is not None:
             raise self._double
 
-    async def _serve_turn(self, seat: "Seat", engine: Engine) -> bool:
+    async def _serve_turn(self, seat: "Membership", engine: Engine) -> bool:
         """Serve until told to stop; False when the store was lost before that."""
         seat.is_serving = True  # from now on nothing leaves that the lease does not cover
         await self._enter(engine)
         announce(engine, self._configuration, self._listeners.ports(), self._clock.monotonic_us() - self._opening_us)
-        settle_memory()
+        settle_memory(self._clock)
         await self._serve()
         return self._failure is None and not seat.is_over
 
-    async def _take_seat(self) -> "Seat":
+    async def _take_seat(self) -> "Membership":
         """Raises Unavailable where obstore is not installed."""
         try:
-            from headrace.cluster.seat import Seat, describe
+            from headrace.cluster.seat import Membership, describe
         except ImportError as error:
             raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
         settings = self._settings.cluster
         now_us = self._clock.now_us()
         me = describe(settings.node, settings.listen, settings.advertise, self._listeners.ports(), __version__, now_us)
         store = self._settings.storage.store
-        seat = await Seat.take(store, settings.group, me, settings.lease, self._clock, self._on_double)
+        seat = await Membership.take(store, settings.group, me, settings.lease, self._clock, self._on_double)
         self._listeners.guard(seat.may_write)
         self._listeners.refurnish()
         return seat
@@ -227,7 +215,7 @@ class _Program:
         self._double = error
         self._stop.set()
 
-    async def _say_goodbye(self, seat: "Seat") -> None:
+    async def _say_goodbye(self, seat: "Membership") -> None:
         """The store is lost: have everybody connect again, to the node that owns it."""
         why = self._failure or "its lease ran out"
         _log.warning("this node does not own the store any more and waits for its turn again: %s", why)
@@ -238,19 +226,19 @@ class _Program:
             await asyncio.sleep(_TICK_SECONDS)
         await seat.leave()
 
-    def _open_doorway(self) -> "Doorway | None":
+    def _open_doorway(self) -> "Frontend | None":
         settings = self._settings.cluster
         if not settings.node:
             return None
-        from headrace.cluster.forwarding.doorway import Doorway
+        from headrace.cluster.forwarding.frontend import Frontend
 
-        return Doorway(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
+        return Frontend(settings.node, settings.write_policy, settings.lease, to_nodes() if self._tls else None)
 
-    def _premises(self) -> Premises:
+    def _premises(self) -> Environment:
         def soon(call: Callable[[], None]) -> None:
             self._loop.call_soon(call)
 
-        return Premises(
+        return Environment(
             self._configuration,
             self._launch.read,
             self._clock,
@@ -267,6 +255,7 @@ class _Program:
         """Serve from now on, over this engine. Raises Refused when its queues cannot become what is configured."""
         service = Service(engine, self._premises())
         service.site.standing = self._seat
+        service.site.refused = self._listeners.refused
         self._service = service
         if self._doorway is None:
             await self._listeners.open(None)
@@ -278,8 +267,8 @@ class _Program:
         if port is not None:
             await self._listeners.open_to_datagrams(service.coap(), port)
 
-    def _admit(self, doorway: "Doorway", service: Service) -> None:
-        from headrace.cluster.forwarding.doorway import Local
+    def _admit(self, doorway: "Frontend", service: Service) -> None:
+        from headrace.cluster.forwarding.frontend import Local
 
         doorway.admit(Local(service.handler, self._listeners.inner_http.accept))
 

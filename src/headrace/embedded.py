@@ -12,16 +12,14 @@ from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.core.modes import mode_to_join
 from headrace.core.properties import Properties
-from headrace.core.queue import Queue
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, mode_to_join
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
-from headrace.errors import Fatal, HeadraceError
+from headrace.errors import Fatal, HeadraceError, Refused
 from headrace.model import NATIVE, Message, Source
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine
@@ -99,12 +97,17 @@ class Received:
 class Transaction:
     """Publishes and settlements that happen entirely or not at all, when the block ends without an exception."""
 
-    def __init__(self, now_us: int) -> None:
+    def __init__(self, now_us: int, most_bytes: int) -> None:
         self.publishes: list[Publish] = []
         self.settlements: list[tuple[Delivery, int]] = []
         self._now_us = now_us
+        self._left_bytes = most_bytes
 
     def publish(self, key: str, payload: bytes, exchange: str = "") -> None:
+        """Raises Refused for what makes the transaction larger than memory may hold."""
+        self._left_bytes -= len(payload)
+        if self._left_bytes < 0:
+            raise Refused("the transaction is too large to be held in memory; commit it in parts")
         self.publishes.append(Publish(Message(Source(key, exchange), payload, self._now_us)))
 
     def ack(self, received: Received) -> None:
@@ -197,16 +200,19 @@ class EmbeddedBroker:
     ) -> AsyncIterator[AsyncIterator[Received]]:
         """Become a consumer of a queue for the length of a block; what it leaves unsettled goes back in line.
 
-        With the mode `work` a group shares the messages of a stream out as those of a work queue.
+        With the mode `work` a group shares the messages of a stream out as those of a work queue. The iterator raises
+        Corrupt when the queue turns out to be damaged, and NotFound when it is deleted.
         """
-        arrived: asyncio.Queue[Received] = asyncio.Queue()
+        arrived: asyncio.Queue[Received | HeadraceError] = asyncio.Queue()
 
         def deliver(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
                 arrived.put_nowait(Received(self.core, delivery))
 
         consumer = Consumer(name, deliver, credit)
-        joined = mode_to_join(self.core.queue(queue), group, mode)
+        found = self.core.queue(queue)
+        consumer.cancelled = lambda: arrived.put_nowait(found.end)
+        joined = mode_to_join(found, group, mode)
         self.core.consume(queue, consumer, group, key_filter, joined, position)
         try:
             yield _each(arrived)
@@ -216,7 +222,7 @@ class EmbeddedBroker:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Publish and acknowledge as one: `async with broker.transaction() as tx: tx.publish(...); tx.ack(...)`."""
-        transaction = Transaction(self._clock.now_us())
+        transaction = Transaction(self._clock.now_us(), self.core.intake.most_bytes)
         yield transaction
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.core.transaction(transaction.publishes, transaction.settlements, lambda error: _resolve(confirmed, error))
@@ -289,9 +295,12 @@ def open_broker(data: str | Path | None = "data", clock: Clock | None = None) ->
     return OpenBroker(None if data is None else Path(data), clock or SystemClock())
 
 
-async def _each(arrived: "asyncio.Queue[Received]") -> AsyncIterator[Received]:
+async def _each(arrived: "asyncio.Queue[Received | HeadraceError]") -> AsyncIterator[Received]:
     while True:
-        yield await arrived.get()
+        received = await arrived.get()
+        if isinstance(received, HeadraceError):
+            raise received
+        yield received
 
 
 def _resolve(future: "asyncio.Future[None]", error: HeadraceError | None) -> None:

@@ -51,8 +51,8 @@ def open_store(chosen: Settings, wake: Wake, is_proven: bool = False) -> Engine:
     That it can is not proven again where it was proven before.
     """
     load_store()
+    from headrace.storage.objects.database import prove_fencing
     from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-    from headrace.storage.objects.probe import prove_fencing
 
     settings = chosen.storage
     if not is_proven:

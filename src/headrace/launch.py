@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, final
 
+from headrace.children import python
 from headrace.config.configuration import Configuration, Flags, load
-from headrace.core.configured import FILE_QUEUE
+from headrace.core.queue.configured import FILE_QUEUE
 
 
 @final
@@ -38,4 +39,4 @@ def become(launch: Launch) -> NoReturn:
     os.write(writer, pickle.dumps(launch))
     os.close(writer)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "headrace.serving", str(reader), *sys.argv[1:]])
+    os.execv(sys.executable, python("-m", "headrace.serving", str(reader), *sys.argv[1:]))

@@ -15,7 +15,7 @@ from headrace.net.tls import Tls
 from headrace.service import AMQP, MQTT, WEB_SOCKET
 
 if TYPE_CHECKING:
-    from headrace.cluster.forwarding.doorway import Doorway
+    from headrace.cluster.forwarding.frontend import Frontend
 
 _PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
 _WITH_TLS: Final = ("amqps", "mqtts", "https")
@@ -45,7 +45,7 @@ class Listeners:
         self.inner_http = HttpListener(speaker)
         """For requests that other nodes pass on."""
 
-    async def open(self, doorway: "Doorway | None") -> None:
+    async def open(self, doorway: "Frontend | None") -> None:
         """Open every listener that was asked for; with one that cannot be had nothing is served.
 
         Nodes of a cluster have a doorway, and a port for each other.
@@ -61,7 +61,7 @@ class Listeners:
         if doorway is not None:
             await self._open_to_nodes(doorway)
 
-    async def _open_to_nodes(self, doorway: "Doorway") -> None:
+    async def _open_to_nodes(self, doorway: "Frontend") -> None:
         """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
         from headrace.cluster.forwarding.gate import Gate as NodeGate
 
@@ -112,6 +112,10 @@ class Listeners:
         """All connections but those of HTTP."""
         listeners = [listener for listener in self._by_name.values() if isinstance(listener, Listener)]
         return [wire for listener in listeners for wire in listener.wires]
+
+    def refused(self) -> int:
+        """Connections that were closed as they came, because there were too many."""
+        return sum([each.refused for each in self._by_name.values() if not isinstance(each, DatagramListener)])
 
     def ports(self) -> dict[str, int]:
         return {name: listener.port for name, listener in self._by_name.items() if listener.port}

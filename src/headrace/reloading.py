@@ -12,10 +12,10 @@ from headrace import logs
 from headrace.config.configuration import Configuration, is_live
 from headrace.config.settings import DROP, Settings, TlsSettings
 from headrace.config.table import Fault
-from headrace.core.access import Access
+from headrace.core.access.access import Access
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.reconciling import Plan, Wanted, wanted_queues
+from headrace.core.queue.configured import Plan, Wanted, wanted_queues
 from headrace.net.tls import Tls, TlsFiles
 from headrace.tokens import read_tokens
 
@@ -77,6 +77,7 @@ class Reloading:
     def start(self) -> None:
         """Have the queues of the configuration, before anybody is served. Raises Refused, naming file and line."""
         self._carry_out(self._plans(self._configuration, is_start=True), is_start=True)
+        _log_warnings(self._configuration)
         self._tell_of_others(self._configuration)
 
     def reload(self) -> Reloaded:
@@ -92,6 +93,7 @@ class Reloading:
             self._tls.reload(files)
         self._access.use_tokens(tokens)
         done = self._carry_out(plans, is_start=False)
+        _log_warnings(newer)
         self._tell_of_others(newer)
         self._take(newer, live)
         result = Reloaded(
@@ -180,6 +182,15 @@ def _tell(plan: Plan) -> None:
         _log.info("the queue is there, as configured", extra={"queue": definition.name})
     for definition, changes in plan.altered:
         _log.info("the queue was changed: %s", ", ".join(changes), extra={"queue": definition.name})
+
+
+def _log_warnings(configuration: Configuration) -> None:
+    """Say what can be used and is probably not what was meant."""
+    for text in configuration.warnings:
+        _log.warning("%s", text)
+    for each in wanted_queues(configuration.queues):
+        for text in each.definition.warnings:
+            _log.warning("%s", text, extra={"queue": each.definition.name})
 
 
 def _log_result(result: Reloaded, has_tls: bool) -> None:

@@ -9,13 +9,13 @@ from headrace.admin.site import Site
 from headrace.clock import Clock
 from headrace.config.configuration import Configuration
 from headrace.config.settings import Settings
-from headrace.core.access import Access
-from headrace.core.bounds import Bounds
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Background
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Background
 from headrace.core.properties import Codecs
+from headrace.core.pubsub.session import Bounds
 from headrace.errors import Unavailable
 from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Wire
@@ -26,12 +26,13 @@ from headrace.protocols.amqp091.connection import Connection as Amqp091Connectio
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.peer import Server as Amqp10Server
+from headrace.protocols.amqp10.context import Server as Amqp10Server
 from headrace.protocols.amqp10.properties import Amqp10Codec
 from headrace.protocols.greeting import AmqpGreeting
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.properties import Mqtt5Codec
 from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.readiness import Readiness
 from headrace.reloading import Reloaded, Reloading, limit
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import EXPIRE_SECONDS, StagingArea
@@ -46,13 +47,15 @@ MQTT: Final = "mqtt"
 WEB_SOCKET: Final = "ws"
 WS_PATHS: Final = ("/", "/mqtt")
 WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+_SLOW_US: Final = 5_000_000
+"""How long storage may take, and publishers wait, before that is trouble."""
 _SWEEP_US: Final = 600 * 1_000_000
 """How often what dead jobs left behind is looked for."""
 
 
 @final
 @dataclass(frozen=True)
-class Premises:
+class Environment:
     """Where a broker serves: what is the same before it comes and after it has gone."""
 
     configuration: Configuration
@@ -74,13 +77,17 @@ class Premises:
 class Service:
     """All that clients are served with, from the opening of an engine to its end."""
 
-    def __init__(self, engine: Engine, premises: Premises) -> None:
+    def __init__(self, engine: Engine, premises: Environment) -> None:
         """Raises Refused when its queues cannot become what is configured."""
         self.engine = engine
         self._premises = premises
         self._clock = premises.clock
         self._reloading: Reloading | None = None
         self._sweep_due_us = 0
+        self._flow = Flow()
+        self._blocked_us = 0
+        """Since when publishers wait, by the monotonic clock; 0 while they do not."""
+        self._readiness = Readiness(self._look, self._clock)
         configuration = premises.configuration
         tokens = read_tokens(configuration.settings.jwt)
         self._hosts = self._open_hosts(configuration.settings)
@@ -94,7 +101,7 @@ class Service:
         self.site = self._open_site()
 
     def _open_hosts(self, settings: Settings) -> Hosts:
-        codecs, flow = Codecs(), Flow()
+        codecs, flow = Codecs(), self._flow
         codecs.add(AMQP091, Amqp091Codec())
         codecs.add(AMQP10, Amqp10Codec())
         codecs.add(MQTT5, Mqtt5Codec())
@@ -108,7 +115,7 @@ class Service:
                 name,
                 codecs,
                 flow,
-                Bounds(current.mqtt),
+                Bounds(current.mqtt, current.limits.memory_bytes),
                 current.cluster.group,
             )
             limit(found, current)
@@ -134,7 +141,7 @@ class Service:
                 lambda: Amqp10Connection(self._amqp10, self._clock),
             )
         if protocol == WEB_SOCKET:
-            return web_socket(MqttConnection(self._mqtt), self._mqtt.limits.max_packet_bytes)
+            return web_socket(MqttConnection(self._mqtt), self._mqtt.max_packet_bytes)
         assert protocol == MQTT
         return MqttConnection(self._mqtt)
 
@@ -172,6 +179,7 @@ class Service:
         self._amqp10.tick()
         self._mqtt.tick()
         self._access.tick()
+        self._readiness.tick()
         self._sweep()
 
     def _sweep(self) -> None:
@@ -185,11 +193,37 @@ class Service:
 
     def trouble(self) -> str:
         """Why nothing can be published now, "" when it can."""
-        stopping = self._premises.stopping()
-        if stopping:
-            return stopping
-        held_up = [broker.topology.host for broker in self._hosts.brokers() if broker.is_held_up]
-        return f"what is published to virtual host {held_up[0]!r} cannot be stored now" if held_up else ""
+        return self._premises.stopping() or self._readiness.reason()
+
+    def _look(self) -> str:
+        """Why nothing can be published at this moment."""
+        trouble = self.engine.trouble
+        if trouble:
+            return trouble
+        now_us, sent_us = self._clock.monotonic_us(), 0
+        for broker in self._hosts.brokers():
+            if broker.is_held_up:
+                return f"what is published to virtual host {broker.topology.host!r} cannot be stored now"
+            sent_us = min([each for each in (sent_us, broker.sent_us) if each], default=0)
+        if sent_us and now_us - sent_us > _SLOW_US:
+            seconds = (now_us - sent_us) / 1_000_000
+            return f"what was sent to storage {seconds:.0f} s ago is not stored yet: it is too slow, or hangs"
+        return self._look_at_flow(now_us)
+
+    def _look_at_flow(self, now_us: int) -> str:
+        flow = self._flow
+        if not flow.blocked:
+            self._blocked_us = 0
+            return ""
+        self._blocked_us = self._blocked_us or now_us
+        if flow.is_out_of_memory:
+            return (
+                f"queues that are not stored have filled {flow.memory_high_bytes:,} bytes of memory, and publishers "
+                f"wait until they are consumed; more is limits.memory_bytes in the configuration"
+            )
+        if now_us - self._blocked_us > _SLOW_US:
+            return "publishers wait: more comes than storage takes"
+        return ""
 
     def drain(self) -> None:
         """Commit what came last."""

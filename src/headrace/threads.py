@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, final
 
-from headrace.core.logins import Background, Result
+from headrace.core.access.logins import Background, Result
 
 _THREADS: Final = 2
 

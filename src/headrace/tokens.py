@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from headrace.config.settings import JwtSettings
-from headrace.core.bearers import Bearer, Tokens
-from headrace.core.scopes import Grants
-from headrace.core.users import check_name
+from headrace.core.access.logins import Bearer, Tokens
+from headrace.core.access.permissions import Grants
+from headrace.core.access.users import check_name
 from headrace.errors import Refused, Unavailable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""kill -9 of a real server under confirmed publishing from several connections: nothing confirmed is missing."""
+"""kill -9 of a real server with settlements in many queues; test_kill_rounds.py has everything else."""
 
 import threading
 import time
@@ -8,10 +8,9 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from tests.servers import Server, drain
+from tests.servers import Server
 from tests.waiting import eventually
 
-_PUBLISHERS = 4
 _QUEUE = "survivors"
 
 
@@ -42,34 +41,6 @@ class _Publisher(threading.Thread):
 @pytest.fixture
 def server(tmp_path: Path) -> Server:
     return Server(tmp_path)
-
-
-def test_nothing_confirmed_is_missing_after_kill_9_and_order_is_kept(server: Server) -> None:
-    server.start()
-    try:
-        channel = server.connect().channel()
-        for queue in (_QUEUE, _QUEUE + ".copy"):
-            channel.queue_declare(queue, durable=True)
-            channel.queue_bind(queue, "amq.fanout")
-        confirmed: dict[int, int] = {}
-        for round_number in range(3):
-            publishers = [_Publisher(server.port, round_number * 10 + number) for number in range(_PUBLISHERS)]
-            for publisher in publishers:
-                publisher.start()
-            for publisher in publishers:
-                eventually(lambda publisher=publisher: len(publisher.confirmed) >= 50)  # type: ignore[misc]
-            server.kill()
-            for number, publisher in enumerate(publishers):
-                publisher.join()
-                confirmed[round_number * 10 + number] = len(publisher.confirmed)
-            server.start()
-
-        assert all([count >= 50 for count in confirmed.values()]), confirmed
-        for queue in (_QUEUE, _QUEUE + ".copy"):
-            _check(_all_of(server, queue), confirmed)
-    finally:
-        server.kill()
-        server.close_connections()
 
 
 def test_what_was_acknowledged_in_many_queues_a_second_ago_does_not_come_back(server: Server) -> None:
@@ -104,19 +75,3 @@ def test_what_was_acknowledged_in_many_queues_a_second_ago_does_not_come_back(se
     finally:
         server.kill()
         server.close_connections()
-
-
-def _check(found: dict[int, list[int]], confirmed: dict[int, int]) -> None:
-    for publisher, count in confirmed.items():
-        numbers = found[publisher]
-        assert numbers == list(range(len(numbers))), "order is kept and nothing is doubled"
-        assert len(numbers) >= count, f"publisher {publisher} had {count} confirmed, {len(numbers)} are there"
-
-
-def _all_of(server: Server, queue: str) -> dict[int, list[int]]:
-    channel = server.connect().channel()
-    found: dict[int, list[int]] = {}
-    for body in drain(channel, queue, channel.queue_declare(queue, passive=True).method.message_count):
-        publisher, _, number = body.partition(b":")
-        found.setdefault(int(publisher), []).append(int(number))
-    return found

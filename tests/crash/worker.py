@@ -18,11 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.clock import SystemClock
+from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
-from headrace.core.confirms import Confirm
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, NACK, REJECT
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError
 from headrace.model import Message, Source

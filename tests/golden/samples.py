@@ -24,22 +24,15 @@ from headrace.storage.group_state import (
     Pending,
     Transition,
 )
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry, encode_checkpoint
+from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, Tail, encode_checkpoint
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.flusher import encode_tails
 from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state
-from headrace.storage.local.journal import Position, encode_header
-from headrace.storage.local.record import (
-    Run,
-    encode_create_log,
-    encode_drop_log,
-    encode_put,
-    encode_record,
-)
+from headrace.storage.local.journal import Newest, Position, encode_header, encode_newest
+from headrace.storage.local.record import Run, encode_create_log, encode_drop_log, encode_put, encode_record
 from headrace.storage.local.segment import Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import Table
-from headrace.storage.local.tails import Tail
-from headrace.storage.local.tails_writing import encode_tails
 from tests.workbench import encode_runs, encode_step, encode_truncate
 
 HERE = Path(__file__).parent
@@ -114,6 +107,14 @@ def checkpoint() -> Checkpoint:
     return found
 
 
+def checkpoint_with_files() -> Checkpoint:
+    """One that says how old the files of groups are."""
+    found = checkpoint()
+    found.tables[QUEUES] = (0, 9)
+    found.files = {2: (9, True)}
+    return found
+
+
 def shared_checkpoint() -> Checkpoint:
     """One that names small tails in one file, and a table of groups."""
     found = checkpoint()
@@ -180,6 +181,7 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "record-v2": lambda _: _record_of_blocks(),
     "operations-v1": lambda _: b"".join(OPERATIONS),
     "journal-header-v1": lambda _: encode_header(2, RECORD_SEQ),
+    "newest-v1": lambda _: encode_newest(Newest("0003.jnl", 2, RECORD_SEQ, 16 << 20)),
     "segment-v1": lambda _: _segment(),
     "idx-v1": lambda directory: _index(directory, ".idx"),
     "tix-v1": lambda directory: _index(directory, ".tix"),
@@ -188,6 +190,7 @@ WRITTEN: dict[str, Callable[[Path], bytes]] = {
     "definitions-v1": lambda directory: definitions().write(directory, 9).data,
     "table-v1": _table,
     "checkpoint-v1": lambda _: encode_checkpoint(checkpoint()),
+    "checkpoint-v1-files": lambda _: encode_checkpoint(checkpoint_with_files()),
     "checkpoint-v2": lambda _: encode_checkpoint(shared_checkpoint()),
     "tails-v1": lambda _: _tails(),
     "group-v1": lambda _: encode_state(group()),

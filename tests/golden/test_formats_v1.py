@@ -6,15 +6,14 @@ import pytest
 
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.checkpoint import decode_checkpoint
+from headrace.storage.local.block_coding import decode_messages
+from headrace.storage.local.checkpoint import decode_checkpoint, decode_tails
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state
-from headrace.storage.local.journal_reader import read_files
+from headrace.storage.local.journal import read_files, read_newest
 from headrace.storage.local.record import decode_operations, decode_record
 from headrace.storage.local.segment import load_indexes, scan_segment
 from headrace.storage.local.tables import decode_definitions, decode_table
-from headrace.storage.local.tails import decode_tails
 from tests.golden import samples
 from tests.golden.samples import WRITTEN, documented, golden
 from tests.workbench import all_values
@@ -91,6 +90,15 @@ def test_a_golden_journal_header_is_read(tmp_path: Path) -> None:
     assert (file.index, file.first_seq) == (2, samples.RECORD_SEQ)
 
 
+def test_a_golden_statement_of_the_newest_journal_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "newest").write_bytes(golden("newest-v1").ljust(8192, b"\0"))
+
+    (newest,), is_damaged = read_newest(Disk(), tmp_path)
+
+    assert (newest.name, newest.index, newest.first_seq, newest.size) == ("0003.jnl", 2, samples.RECORD_SEQ, 16 << 20)
+    assert not is_damaged
+
+
 def test_a_golden_segment_is_read(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000041.seg"
     path.write_bytes(golden("segment-v1"))
@@ -150,6 +158,12 @@ def test_a_golden_checkpoint_is_read() -> None:
     assert (log.id, log.name, log.first, log.next) == (1, "orders", 40, 50)
     assert (log.segment, log.segment_length, log.stored_bytes, log.groups) == (41, 4096, 8160, [(2, "billing")])
     assert found.tables == {QUEUES: (0, 120), RETAINED: (1, 36)}
+
+
+def test_a_golden_checkpoint_with_the_age_of_files_is_read() -> None:
+    found = decode_checkpoint(golden("checkpoint-v1-files"), Path("checkpoint.json"))
+
+    assert (found.tables, found.files) == ({"queues": (0, 9), "retained": (1, 36)}, {2: (9, True)})
 
 
 def test_a_golden_checkpoint_with_shared_files_is_read() -> None:

@@ -7,24 +7,27 @@ import pytest
 from headrace.model import Message, Source
 from headrace.storage.group_state import WORK, GroupState
 from headrace.storage.objects import keys, records
-from headrace.storage.objects.encodings import (
-    encode_array,
-    encode_terminated,
-    encode_utf8,
-    encode_var_bytes,
-    encode_var_u64,
-)
-from headrace.storage.objects.metadata import MetadataDecoder, MetadataEncoder, visible_at, with_visible_at
-from headrace.storage.objects.records import Attempt, Available, InFlight, Settled, Spec
-from headrace.storage.objects.sequence import Sequence, decode_block, encode_block
-from headrace.storage.objects.state import (
+from headrace.storage.objects.keys import encode_array, encode_terminated, encode_utf8, encode_var_bytes, encode_var_u64
+from headrace.storage.objects.records import (
+    Attempt,
+    Available,
+    InFlight,
     LogState,
+    MetadataDecoder,
+    MetadataEncoder,
+    Sequence,
+    Settled,
+    Spec,
+    decode_block,
     decode_instance,
     decode_log,
     decode_progress,
+    encode_block,
     encode_instance,
     encode_log,
     encode_progress,
+    visible_at,
+    with_visible_at,
 )
 from tests.workbench import all_values
 
@@ -35,6 +38,8 @@ AVAILABLE = Available(5, keys.claim_id(2, 304), 1, b"hi")
 IN_FLIGHT = InFlight(6, keys.claim_id(2, 305), TIME_US, TIME_US + 30_000, 1, b"")
 DONE = Settled(5, keys.claim_id(2, 304), TIME_US, 1, b"")
 SPEC = Spec("a/#", 5, 3600, 2, "demo")
+SPEC_EXPRESSION = Spec("", 5, 3600, 2, "demo", "n > 1")
+SPEC_BOTH = Spec("a/#", 5, 3600, 2, "demo", "n > 1")
 LOG = LogState("orders", 3, 17, 400, TIME_US, 5)
 MESSAGE = Message(Source("t", "e", "c", "amqp091", 1), b"payload", TIME_US, b"\x80\x00", 4, TIME_US + 1, TIME_US + 2)
 PREFIX = keys.entry_prefix(keys.log_name("main", 7))
@@ -65,6 +70,8 @@ WRITTEN = {
     "attempts": records.encode_attempts([Attempt(TIME_US, "c1")]),
     "spec key": keys.spec_key(QUEUE),
     "spec": records.encode_spec(SPEC),
+    "spec with an expression": records.encode_spec(SPEC_EXPRESSION),
+    "spec with both": records.encode_spec(SPEC_BOTH),
     "entry key": keys.entry_key(PREFIX, 100),
     "entry": records.encode_entry([5, 6], [b"hi", b""]),
     "segment key": keys.LOG_SEGMENT,
@@ -159,6 +166,8 @@ def test_the_golden_values_are_read() -> None:
     assert records.decode_settled(*where("done")) == [DONE]
     assert records.decode_attempts(*where("attempts")) == [Attempt(TIME_US, "c1")]
     assert records.decode_spec(*where("spec")) == SPEC
+    assert records.decode_spec(*where("spec with an expression")) == SPEC_EXPRESSION
+    assert records.decode_spec(*where("spec with both")) == SPEC_BOTH
     assert records.decode_entry(*where("entry")) == ([5, 6], [b"hi", b""])
     assert decode_block(*where("sequence")) == (0x0102030405060708, 0x1112131415161718)
     assert decode_log(*where("log")) == LOG

@@ -12,8 +12,8 @@ import pytest
 from headrace.errors import Corrupt
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine
-from headrace.storage.local.journal_reader import read_files
-from headrace.storage.local.json_file import encode_json
+from headrace.storage.local.files import encode_json
+from headrace.storage.local.journal import read_files
 from headrace.storage.local.record import decode_record
 from tests.golden.samples import HERE
 from tests.workbench import SMALL

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission, TopicPermission
+from headrace.core.access.users import Limits
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission, TopicPermission
-from headrace.core.users import Limits
-from tests.doors import must, prepare
+from tests.endpoints import must, prepare
+from tests.protocol_clients import SPEAKERS, Connected, Speaker
 from tests.servers import Server, serving
-from tests.speakers import SPEAKERS, Connected, Speaker
 
 _QUEUES = "^orders$|^everybodys$"
 _DEFAULT = "^amq[.]default$"

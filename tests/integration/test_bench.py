@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.compare.brokers import Broker
+from bench.compare.catalog import scenarios
+from bench.compare.course import Course, Pace, Target
+from bench.compare.load import Load, Scenario, Step
+from bench.compare.payload import SEQUENCE_AT
+from bench.compare.peers import PEERS, found_peers
+from bench.compare.processes import child_environment
+from bench.compare.result import Result
+from bench.compare.scaling import AXES, points
+from bench.compare.spark import SparkCourse
 
-from headrace.bench.brokers import Broker
-from headrace.bench.catalog import scenarios
-from headrace.bench.course import Course, Pace, Target
-from headrace.bench.load import Load, Scenario, Step
-from headrace.bench.payload import SEQUENCE_AT
-from headrace.bench.peers import PEERS, found_peers
-from headrace.bench.result import Result
-from headrace.bench.scaling import AXES, points
-from headrace.bench.spark import SparkCourse
-from tests.examples import examples
-from tests.meddler import Change, Meddler
+from tests.examples import bench_examples
+from tests.fault_proxy import Change, FaultProxy
 
+ROOT = Path(__file__).parents[2]
 PACE = Pace(0.1, stall_seconds=30.0, limit_seconds=60.0)
 WIRED = [scenario for scenario in scenarios() if scenario.name != "spark"]
 FLOW = Scenario("flow", (Load("amqp"),), (Step("flow", "flow", "flow", messages=2048),))
@@ -122,7 +124,7 @@ def meddled(
 ) -> Result:
     """The result when deliveries are changed on their way."""
     load = scenario.loads[0]
-    with Meddler(ours.endpoints[load.family].port, change, head) as meddler:
+    with FaultProxy(ours.endpoints[load.family].port, change, head) as meddler:
         endpoint = replace(ours.endpoints[load.family], port=meddler.port)
         target = Target("meddled", {load.family: endpoint}, ours.pid)
         return run(scenario, target, Pace(0.2, stall_seconds, limit_seconds=60.0))[-1]
@@ -195,7 +197,8 @@ def headrace(*arguments: str, scratch: Path | None = None) -> "subprocess.Comple
     if scratch is not None:
         environment["TMPDIR"] = str(scratch)
     return subprocess.run(
-        [sys.executable, "-m", "headrace", "bench", *arguments],
+        [sys.executable, "-m", "bench.compare", *arguments],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -248,8 +251,7 @@ def test_a_run_that_is_ended_leaves_no_broker(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "headrace",
-            "bench",
+            "bench.compare",
             "--seconds",
             "60",
             "--peer",
@@ -259,6 +261,7 @@ def test_a_run_that_is_ended_leaves_no_broker(tmp_path: Path) -> None:
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     deadline = time.monotonic() + 60
@@ -277,7 +280,7 @@ def test_a_run_that_is_ended_leaves_no_broker(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("line", [line for name, line in examples() if name == "bench"])
+@pytest.mark.parametrize("line", bench_examples())
 def test_an_example_shows_its_first_row_and_can_be_ended_then(ours: Target, tmp_path: Path, line: str) -> None:
     line = line.replace("127.0.0.1:5672", f"127.0.0.1:{ours.endpoints['amqp'].port}").replace("4242", str(ours.pid))
     line = line.replace("mqtt://127.0.0.1", f"mqtt://127.0.0.1:{ours.endpoints['mqtt'].port}")
@@ -287,7 +290,7 @@ def test_an_example_shows_its_first_row_and_can_be_ended_then(ours: Target, tmp_
         stderr=subprocess.STDOUT,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", "TMPDIR": str(tmp_path)},
+        env={**child_environment(), "NO_COLOR": "1", "COLUMNS": "200", "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None
     said = ""

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from headrace.storage.local.engine import LocalEngine
+from tests.commands import headrace
 from tests.servers import Server, drain
 
 _DEADLINE_SECONDS = 60.0
@@ -279,3 +280,37 @@ def _get(server: Server, path: str) -> Any:
     answer = httpx.get(server.http_url + path, auth=("guest", "guest"), timeout=30, verify=False)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+# -- what is probably not meant
+
+
+def test_a_pattern_that_gets_nothing_and_a_variable_that_means_nothing_are_in_the_log(
+    tmp_path: Path, file: Path
+) -> None:
+    file.write_text(
+        _queues("{name: idle, topics: ['sensors/#']}", "{name: busy, topics: ['sensors/#'], capture: true}")
+    )
+    environment = {"HEADRACE_STORGE_DATA": "elsewhere", "HEADRACE_SERVICE_HOST": "10.0.0.1"}
+    server = Server(tmp_path, options=["--config", str(file), "--log-format", "json"], environment=environment)
+    server.start()
+    assert server.stop() == 0
+
+    warnings = [event["message"] for event in _events(server) if event["level"] == "warning"]
+    assert any("queue 'idle' gets nothing by 'sensors/#'" in text and "capture" in text for text in warnings)
+    assert any("HEADRACE_STORGE_DATA" in text and "HEADRACE_STORAGE_DATA" in text for text in warnings)
+    assert not any("busy" in text or "SERVICE_HOST" in text for text in warnings)
+
+
+def test_a_check_of_the_configuration_warns_of_both(file: Path) -> None:
+    file.write_text(_queues("{name: idle, topics: ['$queue/idle/#', 'sensors/#']}"))
+    environment = {"HEADRACE_LISTENER_AMQP": "1"}
+
+    shown = headrace("config", "check", str(file), environment=environment)
+    told = json.loads(headrace("config", "check", str(file), "--json", environment=environment).stdout)
+
+    assert shown.returncode == 0
+    assert "it can be used, with 2 warnings" in shown.stdout
+    assert "HEADRACE_LISTENER_AMQP means nothing and is ignored; the nearest is HEADRACE_LISTENERS_AMQP" in shown.stderr
+    assert "gets nothing by 'sensors/#'" in shown.stderr
+    assert (told["problems"], len(told["warnings"])) == ([], 2)

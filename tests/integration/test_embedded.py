@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.core.definition import QueueDefinition, Retry
+from headrace.core.queue.definition import QueueDefinition, Retry
 from headrace.embedded import Received
 from headrace.errors import Refused, Unavailable
 

@@ -46,7 +46,7 @@ def _command(line: str) -> str:
 
 
 def test_every_command_has_examples() -> None:
-    elsewhere = {"pipeline", "bench"}
+    elsewhere = {"pipeline"}
     known = {*CLIENTS, *_ENDLESS, "config", "doctor", "backup", *elsewhere}
 
     assert {_command(line) for _, line in ALL} == known

@@ -8,13 +8,13 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission
+from headrace.core.access.users import Limits
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
-from headrace.core.users import Limits
-from tests.doors import must, prepare
+from tests.endpoints import must, prepare
+from tests.protocol_clients import SPEAKERS, Amqp091, Amqp10, Connected, Speaker, Unconnected
 from tests.servers import Server, serving
-from tests.speakers import SPEAKERS, Amqp091, Amqp10, Connected, Speaker, Unconnected
 from tests.waiting import eventually
 
 CONNECTED = [kind for kind in SPEAKERS if issubclass(kind, Connected)]

@@ -9,14 +9,14 @@ import httpx
 import pika
 import pytest
 
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
 from tests.certificates import Authority
 from tests.commands import headrace
-from tests.doors import must, prepare
+from tests.endpoints import must, prepare
+from tests.protocol_clients import SPEAKERS
 from tests.servers import Server
-from tests.speakers import SPEAKERS
 from tests.tokens import AUDIENCE, ISSUER, TokenService
 
 _RIGHT = "right-7c1f0a"

@@ -7,10 +7,11 @@ from pathlib import Path
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
+from proton import Message
 from proton.reactor import LinkOption
 from proton.utils import BlockingConnection
 
-from tests.pahos import Paho, told, wait_for
+from tests.paho_helpers import Paho, told, wait_for
 from tests.servers import Server, serving
 
 CONFIGURATION = """
@@ -33,6 +34,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 def channel(server: Server) -> pika.adapters.blocking_connection.BlockingChannel:
     return server.connect().channel()
+
+
+class First(LinkOption):  # type: ignore[misc]
+    """From the beginning of a stream."""
+
+    def apply(self, link: object) -> None:
+        link.properties = {"cursor": "earliest"}  # type: ignore[attr-defined]
 
 
 def declare(channel: pika.adapters.blocking_connection.BlockingChannel, name: str, count: int) -> str:
@@ -179,6 +187,51 @@ def test_nobody_gets_what_is_past_its_time(server: Server, mode: str) -> None:
     assert {message.payload for message in late.messages} == {b"new"}
     device.close()
     late.close()
+
+
+def test_a_stream_delivers_what_expired_whoever_published_and_whoever_reads(
+    server: Server, channel: pika.adapters.blocking_connection.BlockingChannel
+) -> None:
+    name = declare(channel, "expiring", 0)
+    channel.basic_publish("", name, b"0-9-1", pika.BasicProperties(expiration="1"))
+    device = Paho(server.mqtt_port, "device")
+    device.sure(f"$queue/{name}", "mqtt", MessageExpiryInterval=1)
+    connection = BlockingConnection(f"amqp://guest:guest@127.0.0.1:{server.port}", timeout=60)
+    connection.create_sender(f"/queues/{name}").send(Message(body=b"1.0", inferred=True, ttl=0.001))
+    published = time.monotonic()
+    wait_for(lambda: time.monotonic() > published + 1.5)
+    expected = [b"0-9-1", b"mqtt", b"1.0"]
+
+    channel.basic_qos(prefetch_count=10)
+    got = channel.consume(name, arguments={"x-stream-offset": "first"}, inactivity_timeout=60)
+    assert [next(got)[2] for _ in range(3)] == expected
+    channel.cancel()
+    receiver = connection.create_receiver(f"$queue/{name}", credit=10, options=First())
+    taken = [receiver.receive(60) for _ in range(3)]
+    assert [bytes(message.body) for message in taken] == expected
+    connection.close()
+    for client in (Paho(server.mqtt_port, "five"), Paho(server.mqtt_port, "four", version=4)):
+        client.subscribe(f"$queue/{name}")
+        assert client.wait(3) == expected
+        client.close()
+    device.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_reader_over_mqtt_goes_on_where_it_was(
+    server: Server, channel: pika.adapters.blocking_connection.BlockingChannel, version: int
+) -> None:
+    name = declare(channel, f"progress-{version}", 2500)  # beyond what a client may hold
+    reader = Paho(server.mqtt_port, "reader", version=version)
+    reader.subscribe(f"$queue/{name}")
+    assert reader.wait(2500) == [str(number).encode() for number in range(2500)]
+    reader.close()
+    channel.basic_publish("", name, b"new")
+    again = Paho(server.mqtt_port, "reader", version=version)
+    again.subscribe(f"$queue/{name}")
+    wait_for(lambda: bool(again.messages) and again.messages[-1].payload == b"new")
+    assert len(again.messages) < 100  # those whose PUBACK was under way when the connection ended
+    again.close()
 
 
 def test_work_on_a_stream_must_be_acknowledged(server: Server) -> None:

@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission
-from tests.doors import must, prepare
-from tests.pahos import wait_for
+from tests.endpoints import must, prepare
+from tests.paho_helpers import wait_for
+from tests.protocol_clients import SPEAKERS, Speaker
 from tests.servers import Server
-from tests.speakers import SPEAKERS, Speaker
 from tests.tokens import AUDIENCE, ISSUER, TokenService
 
 _SCOPES = f"openid {AUDIENCE}.write:%2F/orders {AUDIENCE}.write:%2F/amq.default {AUDIENCE}.tag:management"

@@ -14,9 +14,8 @@ from pamqp import commands
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
-from headrace.protocols.amqp091.codec import Decoder
+from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.encoding import DeliverEncoder, encode_content
-from headrace.protocols.amqp091.events import Ack, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.fields import (
     Float32,
     Int8,
@@ -36,7 +35,7 @@ from headrace.protocols.amqp091.fields import (
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import decode_properties, encode_properties, with_headers
-from headrace.protocols.amqp091.tags import Tags
+from headrace.protocols.amqp091.subscriptions import Tags
 
 _names = st.text(max_size=20)
 _scalars = st.one_of(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.model import Message, Source
-from headrace.protocols.amqp091.tags import Tags
+from headrace.protocols.amqp091.subscriptions import Tags
 from tests.house import House
 
 

@@ -12,12 +12,10 @@ from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp10 import types as t
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, TransferEncoder, encode_accepted, encode_frame
 from headrace.protocols.amqp10.frames import AMQP_HEADER, MAX_FRAME_SIZE
-from headrace.protocols.amqp10.head import decode_head, with_changes
-from headrace.protocols.amqp10.performatives import Disposition, Flow, Transfer
+from headrace.protocols.amqp10.performatives import ACCEPTED, Accepted, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec, translated
 from headrace.protocols.amqp10.reading import Reader
-from headrace.protocols.amqp10.sections import joined, split
-from headrace.protocols.amqp10.states import ACCEPTED, Accepted
+from headrace.protocols.amqp10.sections import decode_head, joined, split, with_changes
 from headrace.protocols.amqp10.writing import encode_described, encode_value
 from tests.amqp10_values import ascii_tables, heads, is_read_by_proton, read_by_proton, section, values
 

@@ -5,37 +5,37 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.definition import QueueDefinition
+from headrace.core.queue.definition import QueueDefinition
 from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, encode_frame
 from headrace.protocols.amqp10.connection import Connection
+from headrace.protocols.amqp10.context import Server
 from headrace.protocols.amqp10.frames import AMQP_HEADER
-from headrace.protocols.amqp10.peer import Server
 from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    RELEASED,
     Attach,
     Begin,
     Close,
+    Coordinator,
     Detach,
     Disposition,
     End,
     Flow,
+    Modified,
     Open,
+    Received,
+    Rejected,
+    Source,
+    Target,
+    Transactional,
     Transfer,
 )
 from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.amqp10.states import (
-    ACCEPTED,
-    RELEASED,
-    Modified,
-    Received,
-    Rejected,
-    Transactional,
-)
-from headrace.protocols.amqp10.termini import Coordinator, Source, Target
 from headrace.protocols.amqp10.types import Described, Map, Symbol, ULong
 from headrace.protocols.amqp10.writing import encode_described, encode_value
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
 

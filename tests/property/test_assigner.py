@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from headrace.clock import ManualClock
-from headrace.core.definition import CLASSIC, REJECT_PUBLISH, STREAM, QueueDefinition
-from headrace.core.group import ACK
+from headrace.core.queue.definition import CLASSIC, REJECT_PUBLISH, STREAM, QueueDefinition
+from headrace.core.queue.group import ACK
 from headrace.errors import Fatal
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine, LocalSettings

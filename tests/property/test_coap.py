@@ -9,7 +9,7 @@ from headrace.errors import ProtocolError
 from headrace.net.datagrams import Peer
 from headrace.protocols.coap.codec import decode_request, encode_answer
 from headrace.protocols.coap.endpoint import Endpoint
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.house import House
 
 _heads = st.tuples(st.sampled_from([0x40, 0x41, 0x48, 0x50]), st.integers(0, 31), st.binary(min_size=2, max_size=2))

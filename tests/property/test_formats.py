@@ -14,10 +14,17 @@ from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
 from headrace.storage.local.block import HEADER_BYTES, Block, decode_block
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry, decode_checkpoint, encode_checkpoint
+from headrace.storage.local.block_coding import decode_messages, encode_block
+from headrace.storage.local.checkpoint import (
+    Checkpoint,
+    LogEntry,
+    Tail,
+    decode_checkpoint,
+    decode_tails,
+    encode_checkpoint,
+)
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.flusher import encode_tails
 from headrace.storage.local.group_files import (
     decode_pending,
     decode_progress,
@@ -38,8 +45,6 @@ from headrace.storage.local.record import (
 from headrace.storage.local.segment import Segment, load_indexes, scan_segment, segment_path, write_indexes
 from headrace.storage.local.segment import encode_segment_header as encode_header
 from headrace.storage.local.tables import Table, decode_definitions, decode_table
-from headrace.storage.local.tails import Tail, decode_tails
-from headrace.storage.local.tails_writing import encode_tails
 from tests.contents import members
 from tests.workbench import all_values, encode_runs
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.clock import ManualClock
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.delivery import Consumer, Credit, Delivery
-from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.core.work import WorkGroup
+from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.dispatch import Consumer, Credit, Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue.work import WorkGroup
 from headrace.model import Message, Source
 from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine, LocalSettings
@@ -50,6 +50,8 @@ class Row:
         self.was_delayed = not_before_us > 0
         self.until_us = not_before_us
         self.holder: Member | None = None
+        self.failed: set[Member] = set()
+        """The members that let it time out or gave it back."""
         self.attempts = 0
         self.seen = False
 
@@ -61,6 +63,8 @@ class Member:
         self.machine = machine
         self.deliveries: dict[int, Delivery] = {}
         self.fresh: list[int] = []
+        self.is_silent = False
+        """Whether a lease of it ran out and it settled nothing since."""
         self.consumer = Consumer(name, self.deliver, credit, shared=shared)
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -125,6 +129,8 @@ class Groups(RuleBasedStateMachine):
         row.until_us = self.clock.now_us() + LEASE_S * 1_000_000
 
     def came_back(self, row: Row, wait_us: int) -> None:
+        if row.holder is not None:
+            row.failed.add(row.holder)
         row.holder = None
         if row.attempts > MAX_RETRIES:
             row.place = DEAD
@@ -138,6 +144,7 @@ class Groups(RuleBasedStateMachine):
         for offset, row in enumerate(self.rows):
             if row.place == HELD and row.until_us <= now_us:
                 assert row.holder is not None
+                row.holder.is_silent = True
                 del row.holder.deliveries[offset]
                 self.came_back(row, 0)
             elif row.place == DELAYED and row.until_us <= now_us:
@@ -191,11 +198,13 @@ class Groups(RuleBasedStateMachine):
             if not held:
                 break
             member, offset = held[pick % len(held)]
+            member.is_silent = False
             row = self.rows[offset]
             if outcome == NACK:
                 self.came_back(row, min(BACKOFF_S * 2 ** (row.attempts - 1), 20) * 1_000_000)
             elif outcome == RELEASE:
                 row.attempts -= 1
+                row.failed.add(member)
                 row.place, row.holder, row.until_us = READY, None, 0
             else:
                 row.place, row.holder = (GONE if outcome == ACK else DEAD), None
@@ -208,7 +217,8 @@ class Groups(RuleBasedStateMachine):
         held = [(member, offset) for member in self.members for offset in sorted(member.deliveries)]
         chosen = dict.fromkeys([held[pick % len(held)] for pick in picks])
         ended = [member.deliveries.pop(offset) for member, offset in chosen]
-        for _, offset in chosen:
+        for member, offset in chosen:
+            member.is_silent = False
             self.rows[offset].place, self.rows[offset].holder = GONE, None
         self.house.broker.acknowledge([*ended, *ended] if is_repeated else ended)
         self.house.run()
@@ -218,8 +228,10 @@ class Groups(RuleBasedStateMachine):
     def renew(self, pick: int, lease_s: int) -> None:
         held = [(member, offset) for member in self.members for offset in sorted(member.deliveries)]
         member, offset = held[pick % len(held)]
+        member.is_silent = False
         self.house.broker.renew(member.deliveries[offset], lease_s * 1000)
         self.rows[offset].until_us = self.clock.now_us() + lease_s * 1_000_000
+        self.house.run()
 
     @rule(seconds=st.sampled_from([1, 5, 10, 31]))
     def wait(self, seconds: int) -> None:
@@ -282,9 +294,18 @@ class Groups(RuleBasedStateMachine):
     def nothing_waits_that_somebody_could_have(self) -> None:
         if not hasattr(self, "house"):
             return
-        ready = [offset for offset, row in enumerate(self.rows) if row.place == READY and row.wanted]
-        if ready:
-            assert not any(member.consumer.room > 0 for member in self.members)
+        for row in self.rows:
+            if row.place == READY and row.wanted:
+                assert not [member for member in self.members if self.could_have(member, row)]
+
+    def could_have(self, member: Member, row: Row) -> bool:
+        """Whether a member has room for a message and neither failed it nor is silent while others are not."""
+        if member.consumer.room <= 0:
+            return False
+        if len(self.members) == 1:
+            return True
+        is_last = member.is_silent and member.deliveries and not all(other.is_silent for other in self.members)
+        return member not in row.failed and not is_last
 
     @invariant()
     def what_never_came_back_is_delivered_in_order(self) -> None:

@@ -12,8 +12,7 @@ from headrace.errors import ProtocolError, Refused
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import delivered_properties, encode_publish
 from headrace.protocols.mqtt.packets import Connect, Packet, Publish
-from headrace.protocols.mqtt.properties import Mqtt5Codec, decode_properties
-from headrace.protocols.mqtt.property_list import PropertyList
+from headrace.protocols.mqtt.properties import Mqtt5Codec, PropertyList, decode_properties
 from tests.contents import members
 
 _LIMIT = 1 << 16

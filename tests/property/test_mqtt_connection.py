@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config.settings import MqttSettings
-from headrace.core.definition import STREAM, QueueDefinition
-from headrace.core.rights import Permission
+from headrace.core.access.permissions import Permission
+from headrace.core.queue.definition import STREAM, QueueDefinition
 from tests.devices import Device, Field, packet, properties, text
-from tests.doors import must
+from tests.endpoints import must
 
 _topics = st.sampled_from(
     ["a", "a/b", "", "$queue/q", "$queue/q/x", "$queue/s", "$queue/q/$ack", "$queue/s/$commit", "$queue/new/x",

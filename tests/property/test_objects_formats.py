@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from headrace.errors import Corrupt
 from headrace.model import Message, Source
 from headrace.storage.group_state import STREAM, WORK, GroupState
-from headrace.storage.objects import keys, records, state
-from headrace.storage.objects.encodings import (
+from headrace.storage.objects import keys, records
+from headrace.storage.objects import records as state
+from headrace.storage.objects.columns import facts_of, texts_of
+from headrace.storage.objects.keys import (
     decode_sortable_i64,
     decode_terminated,
     decode_var_u64,
@@ -21,9 +23,14 @@ from headrace.storage.objects.encodings import (
     encode_var_u64,
     lexical_successor,
 )
-from headrace.storage.objects.facts import facts_of, texts_of
-from headrace.storage.objects.metadata import MetadataDecoder, MetadataEncoder, is_shared, visible_at, with_visible_at
-from headrace.storage.objects.sequence import decode_block
+from headrace.storage.objects.records import (
+    MetadataDecoder,
+    MetadataEncoder,
+    decode_block,
+    is_shared,
+    visible_at,
+    with_visible_at,
+)
 from tests.workbench import all_values
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -120,7 +127,7 @@ def test_attempts_come_back(attempts: list[records.Attempt]) -> None:
     assert records.decode_attempts(records.encode_attempts(attempts), "attempts") == attempts
 
 
-@given(st.builds(records.Spec, text, u16, st.integers(0, (1 << 32) - 1), st.integers(0, 4), text))
+@given(st.builds(records.Spec, text, u16, st.integers(0, (1 << 32) - 1), st.integers(0, 4), text, text))
 def test_a_specification_comes_back(spec: records.Spec) -> None:
     assert records.decode_spec(records.encode_spec(spec), "spec") == spec
 

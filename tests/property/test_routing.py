@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.address import format_message_id, parse_address, parse_message_id, queue_topic
-from headrace.core.arguments import frozen
-from headrace.core.exchange import ALTERNATE, KINDS, Binding, Exchange
-from headrace.core.exchanges import Exchanges
-from headrace.core.topics import TopicFilter, TopicTree, check_filter, check_topic, matches
-from headrace.core.words import WordTree
+from headrace.core.properties import frozen
+from headrace.core.routing.address import format_message_id, parse_address, parse_message_id, queue_topic
+from headrace.core.routing.exchange import ALTERNATE, KINDS, Binding, Exchange
+from headrace.core.routing.exchanges import Exchanges
+from headrace.core.routing.key_trie import WordTree
+from headrace.core.routing.topics import TopicFilter, TopicTree, check_filter, check_topic, matches
 from headrace.errors import Refused
 
 # Few different levels, so that random patterns and topics meet often.

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from headrace.clock import ManualClock
-from headrace.core.declared import declared
-from headrace.core.delivery import Delivery
-from headrace.core.given import STORED_AFTER_US
+from headrace.core.queue.definition import declared
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.leases import STORED_AFTER_US
 from headrace.errors import HeadraceError
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import LosingDisk

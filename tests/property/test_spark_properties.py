@@ -8,9 +8,8 @@ from headrace.errors import Refused
 from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE, Message, Source
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.property_list import PropertyList
-from headrace.selector.values import header_text
+from headrace.protocols.mqtt.properties import Mqtt5Codec, PropertyList
+from headrace.selector.fields import header_text
 from headrace.spark.properties import read_properties
 from tests.amqp10_values import heads
 

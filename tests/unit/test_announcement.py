@@ -6,7 +6,7 @@ import pytest
 
 from headrace.announcement import announce
 from headrace.config.configuration import load
-from headrace.core.configured import FILE_QUEUE
+from headrace.core.queue.configured import FILE_QUEUE
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, Commit
 from headrace.storage.memory import MemoryEngine

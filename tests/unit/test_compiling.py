@@ -44,6 +44,34 @@ def test_what_python_reads_from_a_class_is_final() -> None:
     ] == []
 
 
+def test_a_class_does_not_declare_an_attribute_of_its_base_again() -> None:
+    """mypyc has the garbage collector count it twice, which then clears objects that are still in use."""
+    classes = {(name, node.name): node for name, node in _nodes() if isinstance(node, ast.ClassDef)}
+    imported = {
+        (name, alias.asname or alias.name): (f"{node.module.replace('.', '/')}.py", alias.name)
+        for name, node in _nodes()
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+    def bases_of(place: tuple[str, str]) -> Iterator[tuple[str, str]]:
+        for base in classes[place].bases:
+            written = (place[0], ast.unparse(base))
+            found = imported.get(written, written)
+            if found in classes:
+                yield found
+                yield from bases_of(found)
+
+    again = [
+        f"{place[0]} {place[1]}: {attribute}"
+        for place in classes
+        for base in bases_of(place)
+        for attribute in sorted(_declared(classes[place]) & _declared(classes[base]))
+    ]
+
+    assert again == []
+
+
 def test_what_types_the_compiled_modules_is_there_when_pip_builds() -> None:
     """pip builds in an environment of its own, with nothing but this; untyped, the modules are not compiled at all."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
@@ -68,6 +96,22 @@ def _nodes() -> Iterator[tuple[str, ast.AST]]:
     for name in hatch_build.modules():
         for node in ast.walk(ast.parse((hatch_build.SOURCES / name).read_text())):
             yield name, node
+
+
+def _declared(node: ast.ClassDef) -> set[str]:
+    """The attributes that a class declares itself, in its body or in a method; no constants, no plain true or false."""
+    found = {
+        inner.target.attr
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Attribute)
+    }
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign | ast.Assign):
+            targets = [each.target] if isinstance(each, ast.AnnAssign) else each.targets
+            is_final = isinstance(each, ast.AnnAssign) and "Final" in ast.unparse(each.annotation)
+            is_flag = isinstance(each.value, ast.Constant) and isinstance(each.value.value, bool)
+            found |= {ast.unparse(target) for target in targets if not (is_final or is_flag)} - {"__slots__"}
+    return found
 
 
 def _has_ours(kinds: set[str]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import BadExpression, Refused
 from headrace.selector import canonical_text, parse, to_spark_sql
-from headrace.selector.row import MappingRow
+from headrace.selector.evaluate import MappingRow
 
 
 def refusal(text: str) -> BadExpression:

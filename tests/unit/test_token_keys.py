@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.settings import JwtSettings
-from headrace.core.bearers import Tokens
+from headrace.core.access.logins import Tokens
 from headrace.errors import Refused, Unavailable
 from headrace.tokens import read_tokens
 from tests.tokens import AUDIENCE, ISSUER, TokenService

@@ -11,8 +11,7 @@ from headrace.admin import bulk, health, metrics, publishing
 from headrace.admin.api import pages as api
 from headrace.admin.dashboard import routes as dashboard
 from headrace.admin.listener import Contribute
-from headrace.admin.pages import Pages
-from headrace.admin.problems import on_failure, on_http_error, on_refusal
+from headrace.admin.pages import Pages, on_failure, on_http_error, on_refusal
 from headrace.admin.rabbitmq import pages as rabbitmq
 from headrace.admin.site import Site
 from headrace.errors import HeadraceError

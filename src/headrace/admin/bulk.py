@@ -15,22 +15,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from headrace.admin import bulk_claims, bulk_reading
-from headrace.admin.bulk_arrow import BY_COLUMN, ArrowCodec, Part
+from headrace.admin.bulk_arrow import BY_COLUMN, COPY, ArrowCodec, Copies, Part
 from headrace.admin.bulk_call import NAME, name_of, place_of
-from headrace.admin.bulk_copies import COPY, Copies
-from headrace.admin.pages import Call, Pages
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
+from headrace.core.access.permissions import EXCHANGE, QUEUE, READ, WRITE, Rights
 from headrace.core.broker import Broker
-from headrace.core.bulk import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.ledger import ONCE
-from headrace.core.rights import EXCHANGE, QUEUE, READ, WRITE, Rights
-from headrace.core.topology import scoped
+from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
+from headrace.core.routing.topology import scoped
 from headrace.errors import HeadraceError, TooLarge
-from headrace.net.outcome import outcome
+from headrace.net.connection import outcome
 
 if TYPE_CHECKING:
-    from headrace.storage.local.encoded import EncodedRows
+    from headrace.storage.local.staging import EncodedRows
 
 MAX_PART_BYTES: Final = 32 << 20
 MAX_TRANSACTION_BYTES: Final = 256 << 20

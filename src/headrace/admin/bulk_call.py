@@ -3,12 +3,11 @@
 import re
 from typing import Final
 
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call
+from headrace.core.access.permissions import QUEUE, READ, Rights
 from headrace.core.broker import Broker
-from headrace.core.queue import Queue
-from headrace.core.rights import QUEUE, READ, Rights
-from headrace.core.topology import DEFAULT_HOST
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, NotFound
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:-]{1,200}")

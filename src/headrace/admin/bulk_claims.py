@@ -16,14 +16,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from headrace.admin.bulk_call import name_of, place_of
-from headrace.admin.pages import Call, Pages
-from headrace.admin.problems import BadRequest
-from headrace.admin.section import Section
+from headrace.admin.pages import BadRequest, Call, Pages, Section
 from headrace.admin.site import ANYBODY
+from headrace.core.access.permissions import QUEUE, READ
 from headrace.core.broker import Broker
-from headrace.core.claims import AT_ONCE, Range, merged
-from headrace.core.group import MAX_PENDING
-from headrace.core.rights import QUEUE, READ
+from headrace.core.queue.claims import AT_ONCE, Range, merged
+from headrace.core.queue.group import MAX_PENDING
 from headrace.storage.api import MAX_NAME_BYTES
 
 MAX_CLAIM_BYTES: Final = 64 << 20
@@ -119,10 +117,12 @@ async def _finish(call: Call) -> Response:
 
 
 async def _release(call: Call) -> Response:
-    """Give everything back."""
+    """Give everything back, for good when the answer comes."""
     order = await _order(call)
     order.body.check_all_read()
-    return JSONResponse({"messages": order.claims.release(order.queue, order.group, order.name)})
+    count = order.claims.release(order.queue, order.group, order.name)
+    await call.stored(order.broker)
+    return JSONResponse({"messages": count})
 
 
 async def _order(call: Call) -> _Order:

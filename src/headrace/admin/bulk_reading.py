@@ -1,4 +1,4 @@
-"""Queues read in bulk over HTTP, as Arrow streams: for Spark, pandas, Polars and DuckDB. Writing is in bulk.py.
+"""Queues read in bulk over HTTP, as Arrow streams: for Spark, pandas, Polars and DuckDB. Writing is in publishing.py.
 
 GET    /bulk/queues?name=orders                          which queues there are, from where to where
 GET    /bulk/messages?queue=orders&from=0&to=1000        messages, as an Arrow stream
@@ -18,11 +18,10 @@ from starlette.types import Send
 
 from headrace.admin.bulk_arrow import ArrowCodec, Stream, columns_named
 from headrace.admin.bulk_call import number_of, place_of, queue_of
-from headrace.admin.pages import Call, Pages
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
-from headrace.core.queue import Queue
-from headrace.core.rights import READ
+from headrace.core.access.permissions import READ
+from headrace.core.queue.queue import Queue
 from headrace.errors import HeadraceError, Refused, Truncated
 from headrace.storage.api import MAX_NAME_BYTES
 
@@ -81,13 +80,14 @@ class _Room:
         return JSONResponse({"offset": min(queue.log.find(number_of(call, "timestamp", 0)), queue.safe_offset)})
 
     async def progress(self, call: Call) -> Response:
-        """Everything below the offset is done, says a reader that has its own progress elsewhere."""
+        """Everything below the offset is done, says a reader that keeps its own progress; stored by the answer."""
         broker, rights, _ = place_of(call)
         queue = queue_of(call, broker, rights)
         group = call.request.query_params.get("group", "")
         if not group or len(group.encode()) > MAX_NAME_BYTES:
             raise BadRequest(f"group must have 1 to {MAX_NAME_BYTES} bytes")
         broker.groups.report(queue.name, group, number_of(call, "offset", -1))
+        await call.stored(broker)
         return JSONResponse({"status": "ok"})
 
 

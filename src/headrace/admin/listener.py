@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast, final
 
-from headrace.net.inheritance import leave, open_server
-from headrace.net.origin import Origin
+from headrace.net.connection import Seldom
+from headrace.net.facts import Origin
+from headrace.net.listener import Port, leave, open_server
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -22,6 +23,7 @@ _log: Final = logging.getLogger("headrace.admin")
 _STACK: Final = "headrace.admin.stack"
 MAX_CONNECTIONS: Final = 1024
 """As many HTTP connections as there may be at once; more are closed as they come."""
+_TELL_SECONDS: Final = 10.0
 
 Contribute = Callable[[], "list[BaseRoute]"]
 """Gives the routes that another room brings; called once, when HTTP is loaded."""
@@ -54,11 +56,13 @@ class HttpListener:
 
     def __init__(self, furnish: Furnish) -> None:
         self._furnish = furnish
-        self._server: asyncio.Server | None = None
+        self._server: Port | None = None
         self._speaker: Speaker | None = None
         self._loading: asyncio.Task[None] | None = None
         self._newcomers: set[_Newcomer] = set()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._crowded = Seldom(_TELL_SECONDS)
+        self._turned_away = 0
         self.port = 0
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None, left: int | None = None) -> None:
@@ -96,6 +100,11 @@ class HttpListener:
         leaving.add_done_callback(self._leaving.discard)
 
     @property
+    def refused(self) -> int:
+        """Connections that were closed because there were too many."""
+        return self._turned_away + (0 if self._server is None else self._server.refused)
+
+    @property
     def connections(self) -> int:
         return len(self._newcomers) + (self._speaker.connections if self._speaker is not None else 0)
 
@@ -108,11 +117,16 @@ class HttpListener:
     def arrived(self, newcomer: "_Newcomer") -> None:
         """A connection waits for somebody who speaks HTTP, or is one too many."""
         if self.connections >= MAX_CONNECTIONS:
-            _log.warning("an HTTP connection is closed: there are %d already", self.connections)
+            self._turned_away += 1
+            count = self._crowded.note(asyncio.get_running_loop().time())
+            if count:
+                _log.warning("%d HTTP connections were closed: there are %d already", count, self.connections)
             newcomer.refuse()
             return
         self._newcomers.add(newcomer)
-        if self._loading is None:
+        if self._speaker is not None:  # it came between the connection's acceptance and its beginning
+            newcomer.hand_over(self._speaker.protocol(newcomer.origin))
+        elif self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(self._load())
 
     def left(self, newcomer: "_Newcomer") -> None:

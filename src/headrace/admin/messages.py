@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, final
 
-from headrace.admin.problems import BadRequest
-from headrace.admin.section import Section
-from headrace.core.arguments import table_from_json, table_to_json
-from headrace.core.properties import Codecs, Properties
+from headrace.admin.pages import BadRequest, Section
+from headrace.core.properties import Codecs, Properties, table_from_json, table_to_json
 from headrace.errors import Refused
 from headrace.model import NATIVE, Message, Source
 

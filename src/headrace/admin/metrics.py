@@ -5,26 +5,137 @@ groups of each. `?queues=` says how many, 0 for none; totals always count all.
 """
 
 import asyncio
+import os
+import resource
 from collections import Counter
-from typing import Final
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final, final
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from headrace.admin.api.connections import visible
-from headrace.admin.exposition import CONTENT_TYPE, Exposition
 from headrace.admin.pages import Call, Pages
-from headrace.admin.process import cpu_seconds, file_limit, memory_bytes, open_files
 from headrace.admin.sampler import queue_values
-from headrace.admin.site import MONITORING, Standing
+from headrace.admin.site import MONITORING, ClusterStanding
+from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
-from headrace.core.follower import Follower
-from headrace.core.queue import Queue
+from headrace.core.feeds.feed import Follower
+from headrace.core.flow import Histogram
+from headrace.core.queue.queue import Queue
+
+
+def memory_bytes() -> int:
+    """Memory in use now; the most there was where that is all that is known."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_files() -> int:
+    """How many files and sockets are open; 0 where nobody says."""
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    except OSError:
+        return 0
+
+
+def file_limit() -> int:
+    """How many may be."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def cpu_seconds() -> float:
+    """Processor time used so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LINES: Final = 1000
+"""How many samples are sent at once."""
+_IN_LABEL: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_IN_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
+
+Labels = Mapping[str, str]
+
+
+@final
+class Family:
+    """All samples of one name."""
+
+    __slots__ = ("_lines", "_name")
+
+    def __init__(self, name: str, lines: list[str]) -> None:
+        self._name = name
+        self._lines = lines
+
+    def add(self, value: float, labels: Labels | None = None) -> None:
+        self._lines.append(f"{self._name}{_braced(labels)} {_number(value)}\n")
+
+    def add_histogram(self, histogram: Histogram, labels: Labels) -> None:
+        """Durations, as so many that were at most so long."""
+        below = 0
+        for bound_us, count in zip(histogram.bounds_us, histogram.counts, strict=False):
+            below += count
+            bounded = {**labels, "le": _number(bound_us / 1_000_000)}
+            self._lines.append(f"{self._name}_bucket{_braced(bounded)} {below}\n")
+        self._lines.append(f"{self._name}_bucket{_braced({**labels, 'le': '+Inf'})} {histogram.count}\n")
+        self._lines.append(f"{self._name}_sum{_braced(labels)} {_number(histogram.sum_us / 1_000_000)}\n")
+        self._lines.append(f"{self._name}_count{_braced(labels)} {histogram.count}\n")
+
+
+@final
+class Exposition:
+    """A page of metrics in the making."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def counter(self, name: str, about: str) -> Family:
+        return self._family(name, "counter", about)
+
+    def gauge(self, name: str, about: str) -> Family:
+        return self._family(name, "gauge", about)
+
+    def histogram(self, name: str, about: str) -> Family:
+        return self._family(name, "histogram", about)
+
+    def encode(self) -> bytes:
+        return "".join(["".join(lines) for lines in self._families.values()]).encode(errors="replace")
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The same, piece by piece, with others served in between."""
+        for lines in self._families.values():
+            for start in range(0, len(lines), _LINES):
+                yield "".join(lines[start : start + _LINES]).encode(errors="replace")
+                await asyncio.sleep(0)
+
+    def _family(self, name: str, kind: str, about: str) -> Family:
+        """The samples of a name stay together, whenever they are added."""
+        lines = self._families.get(name)
+        if lines is None:
+            lines = [f"# HELP {name} {about.translate(_IN_HELP)}\n", f"# TYPE {name} {kind}\n"]
+            self._families[name] = lines
+        return Family(name, lines)
+
+
+def _braced(labels: Labels | None) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join([f'{name}="{value.translate(_IN_LABEL)}"' for name, value in labels.items()]) + "}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
 
 DEFAULT_QUEUES: Final = 1000
 MAX_QUEUES: Final = 100_000
 MAX_GROUPS: Final = 100
-_AT_ONCE: Final = 500
 
 
 def routes(pages: Pages) -> list[BaseRoute]:
@@ -34,14 +145,14 @@ def routes(pages: Pages) -> list[BaseRoute]:
 async def metrics(call: Call) -> Response:
     page = Exposition()
     _process(call, page)
-    _connections(call, page)
+    await _connections(call, page)
     room = call.number("queues", DEFAULT_QUEUES, 0, MAX_QUEUES)
     for host in call.site.hosts.names():
         broker = call.site.hosts.find(host)
         if broker is not None:
             _counters(page, host, broker)
             room -= await _queues(page, host, broker, room)
-    return Response(page.encode(), media_type=CONTENT_TYPE)
+    return StreamingResponse(page.parts(), media_type=CONTENT_TYPE)
 
 
 def _process(call: Call, page: Exposition) -> None:
@@ -57,17 +168,20 @@ def _process(call: Call, page: Exposition) -> None:
     page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
     page.gauge("process_open_fds", "Open files and sockets.").add(open_files())
     page.gauge("process_max_fds", "How many there may be.").add(file_limit())
+    page.counter("headrace_connections_refused_total", "Connections closed as they came: there were too many.").add(
+        site.refused()
+    )
 
 
-def standing_metrics(page: Exposition, standing: Standing) -> None:
+def standing_metrics(page: Exposition, standing: ClusterStanding) -> None:
     """What a node is in its cluster."""
     group = {"group": standing.group}
     page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role, **group})
     page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(standing.epoch, group)
 
 
-def _connections(call: Call, page: Exposition) -> None:
-    found = visible(call)
+async def _connections(call: Call, page: Exposition) -> None:
+    found = await visible(call)
     family = page.gauge("headrace_connections", "Open connections.")
     for protocol, count in sorted(Counter(connection.facts.protocol for connection in found).items()):
         family.add(count, {"protocol": protocol})
@@ -99,25 +213,28 @@ def _counters(page: Exposition, host: str, broker: Broker) -> None:
 async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int:
     """Totals of all queues, and series of as many as there is room for; returns how many those are."""
     labels = {"vhost": host}
-    ready = unsettled = consumers = 0
-    names = sorted(broker.topology.queues)
-    for number, name in enumerate(names):
+    ready = delayed = unsettled = consumers = 0
+    names = await ordered(list(broker.topology.queues))
+    async for number, name in sliced(enumerate(names)):
         queue = broker.topology.queues.get(name)
         if queue is None:
             continue
-        ready += queue.messages
+        held_back = queue.delayed
+        ready += 0 if queue.is_stream else queue.messages - held_back
+        delayed += held_back
         unsettled += queue.unsettled
         consumers += queue.consumers
         if number < room:
             _queue(page, host, queue)
             _source(page, host, queue, broker.administration.follower(queue))
-        if number % _AT_ONCE == _AT_ONCE - 1:
-            await asyncio.sleep(0)
     page.gauge("headrace_queues", "Queues.").add(len(names), labels)
     page.gauge("headrace_queues_without_series", "Queues that only totals count.").add(
         max(0, len(names) - room), labels
     )
-    page.gauge("headrace_messages_ready", "Messages that wait for consumers.").add(ready, labels)
+    page.gauge("headrace_messages_ready", "Messages that wait for consumers, but for streams.").add(ready, labels)
+    page.gauge("headrace_messages_delayed", "Messages that are not due yet: retried or published for later.").add(
+        delayed, labels
+    )
     page.gauge("headrace_messages_unsettled", "Messages that consumers hold.").add(unsettled, labels)
     page.gauge("headrace_consumers", "Consumers.").add(consumers, labels)
     return min(room, len(names))
@@ -141,6 +258,7 @@ def _queue(page: Exposition, host: str, queue: Queue) -> None:
     labels = {"vhost": host, "queue": queue.name}
     values = queue_values(queue)
     page.gauge("headrace_queue_ready", "Messages that wait in a queue.").add(values["ready"], labels)
+    page.gauge("headrace_queue_delayed", "Messages of a queue that are not due yet.").add(values["delayed"], labels)
     page.gauge("headrace_queue_unsettled", "Messages of a queue that consumers hold.").add(values["unsettled"], labels)
     page.gauge("headrace_queue_consumers", "Consumers of a queue.").add(queue.consumers, labels)
     page.gauge("headrace_queue_bytes", "What a queue holds, in stored bytes.").add(queue.log.size_bytes, labels)
@@ -150,8 +268,8 @@ def _queue(page: Exposition, host: str, queue: Queue) -> None:
     page.counter("headrace_queue_published_total", "Messages that entered a queue.").add(values["published"], labels)
     for group in list(queue.groups.values())[:MAX_GROUPS]:
         of_group = {**labels, "group": group.name}
-        lag = max(0, queue.log.next_offset - group.state.committed)
-        page.gauge("headrace_group_lag", "How far a group is behind the end of its queue.").add(lag, of_group)
+        page.gauge("headrace_group_lag", "Messages that a group has not finished.").add(group.lag, of_group)
+        page.gauge("headrace_group_delayed", "Messages that are not due yet in a group.").add(group.delayed, of_group)
         page.gauge("headrace_group_pending", "Messages delivered in a group and not settled.").add(
             group.unsettled, of_group
         )

@@ -1,55 +1,275 @@
-"""How a page is put together: who may see it, what its address and its body say. The pages themselves are elsewhere."""
+"""How a page is put together: who may see it, its address, body, answer and errors. The pages are elsewhere."""
 
 import asyncio
 import base64
 import binascii
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable
-from typing import Final, final
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar, final
 from urllib.parse import unquote, urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from headrace.admin.presence import SCOPE_KEY, Presence
-from headrace.admin.problems import BadRequest, NoLogin
-from headrace.admin.section import Section
 from headrace.admin.site import MANAGEMENT, MONITORING, Site, Visitor
-from headrace.core.bearers import is_token
+from headrace.admin.slices import AT_ONCE, ordered, sliced
+from headrace.core.access.logins import Login, is_token
+from headrace.core.access.permissions import Rights
 from headrace.core.broker import Broker
-from headrace.core.logins import Login
-from headrace.core.rights import Rights
-from headrace.errors import AccessRefused, HeadraceError, NotFound, TooLarge, Unavailable
+from headrace.errors import (
+    AccessRefused,
+    Corrupt,
+    HeadraceError,
+    NotFound,
+    PreconditionFailed,
+    Refused,
+    ResourceLocked,
+    TooLarge,
+    Truncated,
+    Unavailable,
+)
 from headrace.storage.api import Done
 
-MAX_BODY_BYTES: Final = 32 << 20
-BODY_SECONDS: Final = 60.0
-MAX_BODIES_BYTES: Final = 256 << 20
-"""All bodies that are being read or worked on together."""
-_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SCOPE_KEY: Final = "headrace.presence"
+"""Where a request has the presence of its connection, in its scope."""
+_PROTOCOL: Final = "HTTP"
+_log: Final = logging.getLogger("headrace.admin")
 
 
 @final
-class Intake:
-    """How much of the memory for request bodies is in use."""
+class Presence:
+    """One connection, and the user whose requests came on it last."""
 
-    def __init__(self) -> None:
-        self.used_bytes = 0
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._user = ""
+
+    def came(self, user: str) -> None:
+        """A request of this user came; the first is told."""
+        if user != self._user:
+            self._user = user
+            _log.info("connected", extra=self._about())
+
+    def left(self) -> None:
+        """The connection is over."""
+        if self._user:
+            _log.info("the connection is ended", extra=self._about())
+
+    def _about(self) -> dict[str, str]:
+        return {"connection": self._name, "protocol": _PROTOCOL, "user": self._user}
+
+
+class BadRequest(Refused):
+    """The request itself makes no sense: a parameter, the body."""
+
+
+class NoLogin(AccessRefused):
+    """Nobody logged in, or with the wrong password."""
+
+
+_STATUS: Final[tuple[tuple[type[HeadraceError], int, str], ...]] = (
+    (BadRequest, 400, "bad_request"),
+    (TooLarge, 413, "too_large"),
+    (NoLogin, 401, "not_authorised"),
+    (NotFound, 404, "not_found"),
+    (Truncated, 409, "truncated"),
+    (AccessRefused, 403, "forbidden"),
+    (PreconditionFailed, 409, "conflict"),
+    (ResourceLocked, 409, "locked"),
+    (Refused, 400, "bad_request"),
+    (Unavailable, 503, "unavailable"),
+    (Corrupt, 503, "damaged"),
+    (HeadraceError, 500, "error"),
+)
+
+
+def problem(status: int, error: str, reason: str, headers: dict[str, str] | None = None) -> Response:
+    """An answer that says what went wrong."""
+    return JSONResponse({"error": error, "reason": reason}, status, headers)
+
+
+async def on_refusal(request: Request, error: Exception) -> Response:
+    """The answer to a request that the broker refused."""
+    for kind, status, name in _STATUS:
+        if isinstance(error, kind):
+            headers: dict[str, str] = {}
+            if status == 401 and "x-requested-with" not in request.headers:  # scripts ask the user themselves
+                headers["www-authenticate"] = 'Basic realm="Headrace"'
+            if status == 413:
+                headers["connection"] = "close"
+            return problem(status, name, str(error), headers)
+    raise error
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """The answer to a request for a page that there is not, or not with this method."""
+    assert isinstance(error, HTTPException)
+    names = {404: "not_found", 405: "method_not_allowed"}
+    return problem(error.status_code, names.get(error.status_code, "error"), error.detail, dict(error.headers or {}))
+
+
+async def on_failure(request: Request, error: Exception) -> Response:
+    """The answer when it is our fault; the log has the traceback."""
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "internal_error", "this is an error of the server; its log says more")
+
+
+Item = TypeVar("Item")
+
+_SLICE_BYTES: Final = 128 << 10
+"""How much of a list is made at once, if its items are long."""
+
+
+def encode(value: object) -> str:
+    """JSON in ASCII: texts that clients sent need not be valid Unicode, and must not spoil the answer."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """One value that is not long."""
+    return Response(encode(value).encode("ascii"), status, media_type="application/json")
+
+
+def nothing(status: int = 204) -> Response:
+    return Response(status_code=status)
+
+
+def streamed(parts: AsyncIterator[bytes]) -> Response:
+    """JSON that is sent piece by piece, as it is made."""
+    return StreamingResponse(parts, media_type="application/json")
+
+
+async def array(items: Iterable[Item], shown: Callable[[Item], object]) -> AsyncIterator[bytes]:
+    """A list as JSON, a slice at a time; `shown` has None for an item that is gone by now."""
+    before = "["
+    texts: list[str] = []
+    count = size = 0
+    for item in items:
+        count += 1
+        value = shown(item)
+        if value is not None:
+            text = encode(value)
+            texts.append(text)
+            size += len(text)
+        if count >= AT_ONCE or size >= _SLICE_BYTES:
+            if texts:
+                yield (before + ",".join(texts)).encode("ascii")
+                before = ","
+            texts = []
+            count = size = 0
+            await asyncio.sleep(0)
+    yield ((before if texts or before == "[" else "") + ",".join(texts) + "]").encode("ascii")
+
+
+async def after(names: Iterable[str], last: str, limit: int) -> tuple[list[str], str | None]:
+    """The names behind `last` in order, and the one to go on after, None at the end."""
+    found = await ordered([name async for name in sliced(names, 1000) if name > last or not last])
+    return found[:limit], found[limit - 1] if len(found) > limit else None
+
+
+async def listed(items: Sequence[Item], next_after: object, shown: Callable[[Item], object]) -> Response:
+    """A part of a list, with where the next part begins."""
+    parts = [part async for part in array(items, shown)]
+    raw = b'{"items":' + b"".join(parts) + b',"next":' + encode(next_after).encode("ascii") + b"}"
+    return Response(raw, media_type="application/json")
+
+
+_MAX: Final = 1 << 53
+
+
+@final
+class Section:
+    """One table of a body."""
+
+    def __init__(self, where: str, values: Mapping[str, object]) -> None:
+        self._where = where
+        self._values = values
+        self._read: list[str] = []
+        self._sections: list[Section] = []
+
+    def check_all_read(self) -> None:
+        """Raises Refused when there is a key that means nothing."""
+        for name in self._values:
+            if name not in self._read:
+                known = ", ".join(sorted(set(self._read)))
+                raise Refused(f"{self._where}: there is no key {name!r}; known are {known}")
+        for section in self._sections:
+            section.check_all_read()
+
+    def get(self, name: str) -> object:
+        self._read.append(name)
+        return self._values.get(name)
+
+    def section(self, name: str) -> "Section":
+        value = self.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.bad(name, value, "must be a table")
+        section = Section(f"{self._where}, {name}", value or {})
+        self._sections.append(section)
+        return section
+
+    def text(self, name: str, default: str) -> str:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise Refused(f"{self._where}: {name!r} must be a text, not {_kind(value)}")  # it may be a secret
+        return value
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.text(name, default)
+        if value not in choices:
+            raise self.bad(name, value, f"must be one of {', '.join(choices)}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(name, value, "must be true or false")
+        return value
+
+    def number(self, name: str, default: int, least: int = 0, most: int = _MAX) -> int:
+        value = self.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.bad(name, value, f"must be a whole number from {least} to {most}")
+        return value
+
+    def bad(self, name: str, value: object, what: str) -> Refused:
+        return Refused(f"{self._where}: {name!r} {what}, not {value!r}")
+
+
+def _kind(value: object) -> str:
+    """What JSON calls it."""
+    if isinstance(value, Mapping):
+        return "an object"
+    return "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"
+
+
+MAX_BODY_BYTES: Final = 32 << 20
+BODY_SECONDS: Final = 60.0
+_LONG_BYTES: Final = 256 << 10
+"""A body of at least this size is taken apart beside the event loop."""
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @final
 class Call:
     """One request of somebody who logged in."""
 
-    __slots__ = ("_body", "_intake", "request", "site", "visitor")
+    __slots__ = ("_body", "request", "site", "visitor")
 
-    def __init__(self, request: Request, site: Site, visitor: Visitor, intake: Intake) -> None:
+    def __init__(self, request: Request, site: Site, visitor: Visitor) -> None:
         self.request = request
         self.site = site
         self.visitor = visitor
-        self._intake = intake
         self._body = 0
 
     # -- what the address says ---------------------------------------------------------------------------------------
@@ -81,6 +301,10 @@ class Call:
             raise BadRequest(f"{name!r} takes true or false, not {text[:40]!r}")
         return text == "true"
 
+    def condition(self, name: str) -> bool:
+        """A flag on which something is removed, in our spelling or RabbitMQ's: neither must be passed over."""
+        return self.flag(name) or self.flag(name.replace("_", "-"))
+
     # -- what the visitor may do -------------------------------------------------------------------------------------
 
     def sees(self, host: str) -> bool:
@@ -106,10 +330,15 @@ class Call:
 
     def meter(self, messages: int, largest_bytes: int) -> None:
         """Count what the visitor is about to publish. Raises TooLarge, Unavailable when that is too much for now."""
+        self.site.hosts.check_memory()
         account = self.visitor.account
         if account.is_metered:
             account.check_size(largest_bytes)
             account.check_rate(messages, self.site.clock.monotonic_us())
+
+    def record(self, what: str) -> None:
+        """Write down what a visitor removed."""
+        _log.info("%s, by user %r over HTTP", what, self.visitor.name)
 
     async def stored(self, broker: Broker) -> None:
         """Return when everything called so far would survive a crash."""
@@ -150,7 +379,7 @@ class Call:
         if not raw.strip():
             return {}
         try:
-            found = json.loads(raw, parse_constant=_no_constant)
+            found = _parse(raw) if len(raw) < _LONG_BYTES else await asyncio.to_thread(_parse, raw)
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
         if not isinstance(found, dict):
@@ -163,13 +392,12 @@ class Call:
 
     def release(self) -> None:
         """The body is not needed any more."""
-        self._intake.used_bytes -= self._body
+        self.site.hosts.intake.give_back(self._body)
         self._body = 0
 
     def _take(self, size: int) -> None:
-        if self._intake.used_bytes + size > MAX_BODIES_BYTES:
+        if not self.site.hosts.intake.borrow(size):
             raise Unavailable("too many large requests at once; try again later")
-        self._intake.used_bytes += size
         self._body += size
 
 
@@ -198,7 +426,6 @@ class Pages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._intake = Intake()
 
     @property
     def site(self) -> Site:
@@ -216,7 +443,7 @@ class Pages:
             visitor = await self.visitor(request)
             if not visitor.may(tag):
                 raise AccessRefused(f"user {visitor.name!r} needs the tag {tag!r} for this")
-            call = Call(request, self._site, visitor, self._intake)
+            call = Call(request, self._site, visitor)
             try:
                 return await page(call)
             finally:
@@ -274,6 +501,16 @@ def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin", "")
     if origin and urlsplit(origin).netloc != request.headers.get("host", ""):
         raise AccessRefused("requests that change something are not taken from other sites' pages")
+
+
+def _parse(raw: bytes) -> object:
+    """Raises ValueError and RecursionError."""
+    # The hook does nothing. Calling it lets other threads run: without it a long body would hold up all of them.
+    return json.loads(raw, parse_constant=_no_constant, object_hook=_same if len(raw) >= _LONG_BYTES else None)
+
+
+def _same(found: dict[str, object]) -> dict[str, object]:
+    return found
 
 
 def _no_constant(name: str) -> object:

@@ -11,17 +11,16 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from headrace.admin.pages import Call, Pages
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
-from headrace.core.confirms import Confirm
+from headrace.core.batch import Confirm
 from headrace.core.properties import NativeCodec, Properties
 from headrace.core.publisher import Publisher
-from headrace.core.subscription import BEST_EFFORT, EXACTLY_ONCE
-from headrace.core.topology import DEFAULT_HOST
+from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
+from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, NotFound
 from headrace.model import NATIVE
-from headrace.net.outcome import outcome
+from headrace.net.connection import outcome
 
 PROTOCOL: Final = "http"
 MAX_EXPIRY_SECONDS: Final = (1 << 32) - 1

@@ -1,30 +1,84 @@
-"""How much happens per second, and what it was like a few minutes ago: looked at now and then, from what core counts.
+"""Rates and recent history of queues, and how far behind their readers are. Nothing here is stored.
 
 Nothing is kept before somebody asks over HTTP. Virtual hosts have their rings, and so do queues, up to a number.
 """
 
 import asyncio
+import contextlib
 from array import array
 from collections.abc import Mapping
 from typing import Final, final
 
-from headrace.admin.backlog import OldestMessage, lag_of
 from headrace.clock import Clock
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.queue import Queue
+from headrace.core.queue.queue import Queue
+from headrace.errors import HeadraceError
+
+
+def lag_of(queue: Queue) -> int:
+    """How many messages the group furthest behind has not finished; 0 where no group ever read."""
+    return max([group.lag for group in queue.groups.values()], default=0)
+
+
+def look_for_schedule(queue: Queue, now_us: int) -> None:
+    """Have a queue know after a start what was published for later; where it cannot be read now, another time."""
+    with contextlib.suppress(HeadraceError):
+        queue.look_for_schedule(now_us)
+
+
+def oldest_age_ms(queue: Queue, now_us: int) -> int | None:
+    """For how long the oldest message that waits has been there; None when none waits, or it cannot be read."""
+    head = _oldest(queue)
+    since_us = None if head is None else _timestamp_us(queue, head)
+    return None if since_us is None else max(0, now_us - since_us) // 1000
+
+
+@final
+class OldestMessage:
+    """The oldest message of one queue as time goes by. It is read once: a queue at rest costs no disk anything."""
+
+    __slots__ = ("_offset", "_since_us")
+
+    def __init__(self) -> None:
+        self._offset = -1
+        self._since_us: int | None = None
+
+    def age_ms(self, queue: Queue, now_us: int) -> int:
+        """The same as `oldest_age_ms`, with 0 for None."""
+        head = _oldest(queue)
+        if head is None:
+            return 0
+        if head != self._offset:
+            self._offset, self._since_us = head, _timestamp_us(queue, head)
+        return 0 if self._since_us is None else max(0, now_us - self._since_us) // 1000
+
+
+def _oldest(queue: Queue) -> int | None:
+    if queue.is_gone:
+        return None
+    head = queue.first_offset if queue.definition.is_stream else queue.head()
+    return head if head < queue.log.next_offset else None
+
+
+def _timestamp_us(queue: Queue, offset: int) -> int | None:
+    try:
+        return queue.message(offset).timestamp_us
+    except HeadraceError:  # damaged, or a store that does not answer
+        return None
+
 
 INTERVAL_SECONDS: Final = 2.0
 KEPT: Final = 150
 """How many samples are kept: five minutes."""
 MAX_QUEUES: Final = 500
 """How many queues have their own; those that came first."""
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 100
 
 HOST_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged", "dead_lettered", "commits")
-HOST_GAUGES: Final = ("ready", "unsettled", "commit_p50_us", "commit_p99_us")
+HOST_GAUGES: Final = ("ready", "delayed", "unsettled", "commit_p50_us", "commit_p99_us")
 QUEUE_COUNTERS: Final = ("published", "delivered", "redelivered", "acknowledged")
-QUEUE_GAUGES: Final = ("ready", "unsettled", "lag", "oldest_age_ms")
+QUEUE_GAUGES: Final = ("ready", "delayed", "unsettled", "lag", "oldest_age_ms")
 
 
 @final
@@ -132,13 +186,17 @@ class Sampler:
     async def _sample(self, host: str, broker: Broker, seconds: float) -> None:
         kept = self._queues.setdefault(host, {})
         room = MAX_QUEUES - sum(len(queues) for queues in self._queues.values())
-        ready = unsettled = acknowledged = 0
+        ready = delayed = unsettled = acknowledged = 0
         queues = broker.topology.queues
         for name in [name for name in kept if name not in queues]:
             del kept[name]
         for number, queue in enumerate(list(queues.values()), 1):
+            if not queue.knows_schedule:
+                look_for_schedule(queue, self._clock.now_us())
+                await asyncio.sleep(0)
             values = queue_values(queue)
-            ready += values["ready"]
+            ready += 0 if queue.is_stream else values["ready"]
+            delayed += values["delayed"]
             unsettled += values["unsettled"]
             acknowledged += values["acknowledged"]
             watched = kept.get(queue.name)
@@ -160,6 +218,7 @@ class Sampler:
             "dead_lettered": sum(statistics.dead_letters.values()),
             "commits": statistics.commits.count,
             "ready": ready,
+            "delayed": delayed,
             "unsettled": unsettled,
             "commit_p50_us": statistics.commits.quantile_us(0.5, before),
             "commit_p99_us": statistics.commits.quantile_us(0.99, before),
@@ -169,12 +228,13 @@ class Sampler:
 
 def queue_values(queue: Queue) -> dict[str, int]:
     """What a queue has counted, and what is in it now."""
-    groups = queue.groups.values()
+    groups, delayed = queue.groups.values(), queue.delayed
     return {
         "published": queue.log.next_offset,
         "delivered": sum([group.delivered for group in groups]),
         "redelivered": sum([group.redelivered for group in groups]),
         "acknowledged": sum([group.acknowledged for group in groups]),
-        "ready": queue.messages,
+        "ready": queue.messages - delayed,
+        "delayed": delayed,
         "unsettled": queue.unsettled,
     }

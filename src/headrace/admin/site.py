@@ -7,11 +7,10 @@ from typing import Final, final
 
 from headrace.admin.sampler import Sampler
 from headrace.clock import Clock
-from headrace.core.access import Access
-from headrace.core.account import Account
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Account, Login
+from headrace.core.access.users import ADMINISTRATOR as ADMINISTRATOR
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Login
-from headrace.core.users import ADMINISTRATOR as ADMINISTRATOR
 from headrace.net.connection import Wire
 from headrace.storage.local.staging import StagingArea
 
@@ -56,7 +55,7 @@ Ports = Callable[[], Mapping[str, int]]
 """What is listened for, and where."""
 
 
-class Standing(ABC):
+class ClusterStanding(ABC):
     """What the broker is in a cluster."""
 
     @property
@@ -109,8 +108,10 @@ class Site:
         self.started_us = clock.now_us()
         self.reload: Reload | None = None
         """Reads the configuration again, where there is one to read."""
-        self.standing: Standing | None = None
+        self.standing: ClusterStanding | None = None
         """What it is in a cluster; None for a broker on its own."""
+        self.refused: Callable[[], int] = lambda: 0
+        """How many connections were closed as they came, because there were too many."""
         self.staging = staging
         """Where messages wait that are written in bulk and not committed yet."""
         self.web_sockets: dict[str, TakeOver] = {}

@@ -2,23 +2,34 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, final
 
-from headrace.admin.backlog import oldest_age_ms
 from headrace.admin.messages import time_to_json
-from headrace.admin.sampler import QUEUE_COUNTERS, QUEUE_GAUGES, Sampler, Series, queue_values
-from headrace.core.address import dead_letter_origin
-from headrace.core.arguments import table_to_json
+from headrace.admin.sampler import (
+    QUEUE_COUNTERS,
+    QUEUE_GAUGES,
+    Sampler,
+    Series,
+    look_for_schedule,
+    oldest_age_ms,
+    queue_values,
+)
+from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
-from headrace.core.delivery import UNLIMITED, Consumer
-from headrace.core.follower import Follower
-from headrace.core.group import Group, PendingEntry
-from headrace.core.queue import Queue
+from headrace.core.feeds.feed import Follower
+from headrace.core.properties import table_to_json
+from headrace.core.queue.dispatch import UNLIMITED, Consumer
+from headrace.core.queue.group import Group, PendingEntry
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.address import dead_letter_origin
 from headrace.errors import HeadraceError
 from headrace.net.connection import Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.storage.group_state import MODE_NAMES
 
+MAX_RANGES: Final = 200
+"""How many ranges of settled offsets a group shows."""
 _NO_RATES: Final = {"published": 0.0, "delivered": 0.0, "redelivered": 0.0, "acknowledged": 0.0}
 
 
@@ -41,18 +52,22 @@ def queue_to_json(host: str, queue: Queue, sampler: Sampler) -> dict[str, object
         "first_offset": queue.first_offset,
         "next_offset": log.next_offset,
         "bytes": log.size_bytes,
+        "waiting": queue.messages,
+        "messages": queue.total,
         "counters": queue_values(queue),
         "rates": dict(series.rates) if series is not None else dict(_NO_RATES),
-        "is_dead_letter_queue": bool(dead_letter_origin(queue.name)),
+        "is_dead_letter_queue": bool(dead_letter_origin(queue.name)) or queue.has_letters,
     }
 
 
 def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now_us: int) -> dict[str, object]:
     """Everything about one queue."""
+    look_for_schedule(queue, now_us)
     series = sampler.watch(host, queue.name)
     return {
         **queue_to_json(host, queue, sampler),
         "reason": str(queue.refusal) if queue.refusal is not None else "",
+        "warnings": queue.definition.warnings,
         "definition": queue.definition.to_json(),
         "source": source_to_json(broker.administration.follower(queue)),
         "oldest_age_ms": oldest_age_ms(queue, now_us),
@@ -86,8 +101,10 @@ def group_to_json(queue: Queue, group: Group) -> dict[str, object]:
         "is_paused": group.is_paused,
         "cursor": state.cursor,
         "committed": state.committed,
-        "lag": max(0, queue.log.next_offset - state.committed),
-        "ready": group.ready,
+        "settled": [list(part) for part in islice(state.settled, MAX_RANGES)] if state.settled_count else [],
+        "lag": group.lag,
+        "ready": group.ready - group.delayed,
+        "delayed": group.delayed,
         "pending": group.unsettled,
         "consumers": len(group.consumers),
         "delivered": group.delivered,
@@ -123,10 +140,10 @@ class Connected:
         return now_us - round((asyncio.get_running_loop().time() - self.wire.opened_at) * 1_000_000)
 
 
-def connected(wires: list[Wire]) -> list[Connected]:
+async def connected(wires: list[Wire]) -> list[Connected]:
     """The connections of those who logged in, by name."""
-    found = [Connected(wire, facts) for wire in wires if (facts := wire.facts()) is not None]
-    return sorted(found, key=lambda connection: connection.wire.name)
+    found = [Connected(wire, facts) async for wire in sliced(wires) if (facts := wire.facts()) is not None]
+    return await ordered(found, lambda connection: connection.wire.name)
 
 
 def connection_to_json(connection: Connected, now_us: int) -> dict[str, object]:
@@ -149,9 +166,13 @@ def connection_to_json(connection: Connected, now_us: int) -> dict[str, object]:
     }
 
 
+def channel_name(connection: Connected, channel: ChannelFacts) -> str:
+    return f"{connection.wire.name} ({channel.number})"
+
+
 def channel_to_json(connection: Connected, channel: ChannelFacts) -> dict[str, object]:
     return {
-        "name": f"{connection.wire.name} ({channel.number})",
+        "name": channel_name(connection, channel),
         "connection": connection.wire.name,
         "number": channel.number,
         "vhost": connection.facts.host,
@@ -190,20 +211,23 @@ class Consuming:
         return active is None or active is self.consumer
 
 
-def consuming(broker: Broker, connections: list[Connected]) -> Iterator[Consuming]:
+async def consuming(broker: Broker, connections: list[Connected]) -> Iterator[Consuming]:
     """All consumers of a virtual host, by queue."""
-    queues = broker.topology.queues
-    return consumers_of([queues[name] for name in sorted(queues)], connections)
+    queues = await ordered(list(broker.topology.queues.values()), lambda queue: queue.name)
+    return await consumers_of(queues, connections)
 
 
-def consumers_of(queues: list[Queue], connections: list[Connected]) -> Iterator[Consuming]:
+async def consumers_of(queues: list[Queue], connections: list[Connected]) -> Iterator[Consuming]:
     """All consumers of some queues."""
-    owners = {
-        id(consumer): (connection, channel)
-        for connection in connections
-        for channel in connection.facts.channels
-        for consumer in channel.consumers
-    }
+    channels = [(connection, channel) for connection in connections for channel in connection.facts.channels]
+    owners: dict[int, tuple[Connected, ChannelFacts]] = {}
+    async for pair in sliced(channels):
+        async for consumer in sliced(pair[1].consumers, 1000):
+            owners[id(consumer)] = pair
+    return _consumers_of(queues, owners)
+
+
+def _consumers_of(queues: list[Queue], owners: dict[int, tuple[Connected, ChannelFacts]]) -> Iterator[Consuming]:
     for queue in queues:
         for group in list(queue.groups.values()):
             for consumer in group.consumers:

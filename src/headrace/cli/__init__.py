@@ -20,7 +20,6 @@ _COMMANDS: Final = {
     "config": "headrace.cli.config",
     "backup": "headrace.cli.backup",
     "doctor": "headrace.cli.doctor",
-    "bench": "headrace.cli.bench",
     "users": "headrace.cli.users",
     "permissions": "headrace.cli.permissions",
     "vhosts": "headrace.cli.vhosts",

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, quote, unquote, urlencode, urlsplit
 import typer
 
 from headrace.cli.words import EXIT_PROBLEMS, EXIT_USAGE, fail
+from headrace.config.configuration import CLIENT_VARIABLES, unknown_variables
 
 DEFAULT_URL: Final = "http://127.0.0.1:15672"
 EXIT_NOT_FOUND: Final = 3
@@ -24,6 +25,7 @@ EXIT_LOGIN: Final = os.EX_NOPERM  # 77
 _TIMEOUT_SECONDS: Final = 60.0
 _COMPLETION_SECONDS: Final = 2.0
 _COMPLETIONS: Final = 200
+_MUCH_ALIKE: Final = 0.85
 _CODES: Final = {401: EXIT_LOGIN, 403: EXIT_LOGIN, 404: EXIT_NOT_FOUND, 503: EXIT_UNAVAILABLE}
 
 Answer = dict[str, Any]
@@ -59,8 +61,8 @@ class Client:
     def put(self, *path: str, body: object = None) -> Answer:
         return self._call("PUT", path, body or {}, {})
 
-    def post(self, *path: str, body: object = None) -> Answer:
-        return self._call("POST", path, body or {}, {})
+    def post(self, *path: str, body: object = None, **query: object) -> Answer:
+        return self._call("POST", path, body or {}, query)
 
     def delete(self, *path: str, **query: object) -> Answer:
         return self._call("DELETE", path, None, query)
@@ -176,6 +178,8 @@ def _with_options(command: Command, options: dict[str, tuple[Any, object]]) -> C
     ]
 
     def run(**values: Any) -> None:
+        for text in unknown_variables(os.environ, CLIENT_VARIABLES, _MUCH_ALIKE):
+            typer.echo(f"headrace: {text}", err=True)
         client = Client(values.pop("url"), values.pop("user"), values.pop("password"), values.pop("vhost", "/"))
         command(client, **values)
 

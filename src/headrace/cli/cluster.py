@@ -8,7 +8,7 @@ from headrace.cli.client import EXIT_UNAVAILABLE, Client, connected_to_all
 from headrace.cli.output import print_facts, print_json, print_rows
 from headrace.cli.words import EXIT_PROBLEMS, examples, fail
 from headrace.clock import SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError, Unavailable
 
 app: Final = typer.Typer(
@@ -100,7 +100,7 @@ def _time(at_us: int) -> str:
 def _read(store: str) -> dict[str, Any]:
     """What the store says, in no need of any broker."""
     try:
-        from headrace.cluster.records import Records
+        from headrace.cluster.lease import Records
         from headrace.cluster.status import groups_to_json, read_groups
     except ImportError as error:
         fail(f"--store needs obstore ({error}): pip install 'headrace[objects]'", EXIT_PROBLEMS)

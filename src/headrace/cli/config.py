@@ -8,16 +8,15 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from headrace.cli.output import table_console
+from headrace.cli.output import announce, table_console
 from headrace.cli.words import EXIT_USAGE, count, examples, fail, line
 from headrace.config.configuration import Configuration
 from headrace.config.kinds import Kind
 from headrace.config.reference import schema as make_schema
 from headrace.config.settings import SECTIONS, root
 from headrace.config.table import Fault
-from headrace.core.configured import FILE_QUEUE
-from headrace.core.definition import QueueDefinition
-from headrace.core.reconciling import wanted_queues
+from headrace.core.queue.configured import FILE_QUEUE, wanted_queues
+from headrace.core.queue.definition import QueueDefinition
 from headrace.errors import Refused
 from headrace.launch import Launch
 
@@ -60,15 +59,20 @@ def check(
             raise typer.Exit(EXIT_USAGE) from error
         fail(str(error), EXIT_USAGE)
     source = configuration.document.file
+    warnings = [*configuration.warnings, *[text for queue in queues for text in queue.warnings]]
     if as_json:
         found: dict[str, object] = {
             "file": None if source is None else str(source),
             "queues": len(queues),
             "problems": [],
+            "warnings": warnings,
         }
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
     else:
-        typer.echo(f"{source or 'no file'}: nothing is wrong; {count(len(queues), 'queue')}")
+        for text in warnings:
+            announce(text)
+        verdict = f"it can be used, with {count(len(warnings), 'warning')}" if warnings else "nothing is wrong"
+        typer.echo(f"{source or 'no file'}: {verdict}; {count(len(queues), 'queue')}")
 
 
 @app.command(epilog=examples("headrace config show", "headrace config show headrace.yaml --json"))

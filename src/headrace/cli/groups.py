@@ -6,7 +6,7 @@ import typer
 
 from headrace.cli.client import Client, connected, queue_argument
 from headrace.cli.output import confirm, print_facts, print_json, print_rows
-from headrace.cli.words import examples
+from headrace.cli.words import count, examples
 
 app: Final = typer.Typer(
     help="Look at consumer groups and move them.", no_args_is_help=True, rich_markup_mode="rich", add_completion=False
@@ -28,6 +28,7 @@ def list_groups(client: Client, as_json: bool, queue: QueueName) -> None:
             ("cursor", lambda group: group["cursor"]),
             ("committed", lambda group: group["committed"]),
             ("lag", lambda group: group["lag"]),
+            ("delayed", lambda group: group["delayed"]),
             ("pending", lambda group: group["pending"]),
             ("consumers", lambda group: group["consumers"]),
         ],
@@ -97,6 +98,8 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Forget a group that nobody reads in, with its progress."""
-    confirm(f"forget the group {group!r} of {queue!r} and how far it is?", yes)
-    client.delete(*client.queue(queue, "groups", group))
-    print_facts({"deleted": group}, as_json)
+    lag = client.get(*client.queue(queue, "groups", group))["lag"]
+    confirm(f"forget the group {group!r} of {queue!r}, which has not finished {count(lag, 'message')}?", yes)
+    done = client.delete(*client.queue(queue, "groups", group))
+    unfinished = count(done["messages"], "message")
+    print_facts({"deleted": f"{group} of {queue}, which had not finished {unfinished}"}, as_json, done)

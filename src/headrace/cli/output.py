@@ -74,5 +74,10 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        fail("this asks before it loses anything, and cannot ask here; add --yes", EXIT_USAGE)
+        fail(f"{question} this asks first, and cannot ask here; add --yes", EXIT_USAGE)
     typer.confirm(question, abort=True)
+
+
+def announce(text: str) -> None:
+    """Say what is about to happen, apart from what scripts read."""
+    typer.echo(f"headrace: {text}", err=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from headrace.cli.client import Client, connected, queue_argument
-from headrace.cli.output import confirm, print_facts, print_rows
+from headrace.cli.output import announce, confirm, print_facts, print_rows
 from headrace.cli.words import EXIT_USAGE, count, examples, fail
 
 app: Final = typer.Typer(
@@ -28,7 +28,8 @@ def list_queues(
         [
             ("queue", lambda queue: queue["name"]),
             ("type", lambda queue: queue["type"]),
-            ("waiting", lambda queue: queue["counters"]["ready"]),
+            ("waiting", lambda queue: "" if queue["type"] == "stream" else queue["counters"]["ready"]),
+            ("delayed", lambda queue: queue["counters"]["delayed"]),
             ("held", lambda queue: queue["counters"]["unsettled"]),
             ("in/s", lambda queue: queue["rates"]["published"]),
             ("out/s", lambda queue: queue["rates"]["delivered"]),
@@ -52,7 +53,9 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "durable": queue["durable"],
         "state": queue["state"],
         "offsets": f"{queue['first_offset']:,} to {queue['next_offset']:,}",
-        "waiting": queue["counters"]["ready"],
+        "messages": queue["messages"],
+        "waiting": "" if queue["type"] == "stream" else queue["counters"]["ready"],
+        "delayed": queue["counters"]["delayed"],
         "held": queue["counters"]["unsettled"],
         "oldest": "" if queue["oldest_age_ms"] is None else f"{queue['oldest_age_ms'] / 1000:.1f} s",
         "bytes": queue["bytes"],
@@ -61,9 +64,11 @@ def show(client: Client, as_json: bool, name: Name) -> None:
         "bindings": queue["bindings"],
         "arguments": queue["arguments"],
     }
-    for said in ("description", "filter"):
+    for said in ("description", "filter", "topics", "capture"):
         if queue["definition"][said]:
             facts[said] = queue["definition"][said]
+    if queue["warnings"]:
+        facts["note"] = "; ".join(queue["warnings"])
     if queue["source"] is not None:
         facts |= _source(queue["source"])
     print_facts(facts, as_json, queue)
@@ -114,6 +119,7 @@ def _source(source: dict[str, Any]) -> dict[str, object]:
         "headrace queues declare orders",
         "headrace queues declare events --type stream --max-age 7d",
         "headrace queues declare jobs -a x-max-length=1000 -a x-dead-letter-exchange=dead",
+        "headrace queues declare readings --type stream --topic 'sensors/#' --capture",
         """headrace queues declare invoices --topic '$queue/papers/#' --filter "type = 'invoice' AND amount > 100\"""",
         """headrace queues declare large --source events --filter "amount > 100" --from earliest""",
     )
@@ -127,8 +133,15 @@ def declare(
     max_depth: Annotated[int, typer.Option(help="How many messages it takes; 0 for the default.")] = 0,
     max_age: Annotated[str, typer.Option(help="How long a stream keeps messages: 7d, 12h.")] = "",
     topic: Annotated[
-        list[str] | None, typer.Option(help="What is published to topics of this pattern enters; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="What is published to addresses of this pattern enters, as $queue/papers/#; of plain topics only with "
+            "--capture. May be repeated."
+        ),
     ] = None,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="Have --topic match plain topics, too, as MQTT clients publish to.")
+    ] = False,
     filter: Annotated[  # noqa: A002
         str, typer.Option(help="Only messages that satisfy this expression enter: \"amount > 100 AND country = 'de'\".")
     ] = "",
@@ -154,6 +167,8 @@ def declare(
         body["retention"] = {"max_age": max_age}
     if topic:
         body["topics"] = topic
+    if capture:
+        body["capture"] = True
     if filter:
         body["filter"] = filter
     if source:
@@ -166,7 +181,11 @@ def declare(
         body["history"] = history
     if argument and len(body) > 2:
         fail("--argument says it RabbitMQ's way: give x-max-length, x-max-age, x-filter, x-source with it", EXIT_USAGE)
+    if capture and not topic:
+        fail("--capture is about the patterns of --topic: give one, such as --topic 'sensors/#'", EXIT_USAGE)
     queue = client.put(*client.queue(name), body=body)
+    for text in queue.get("warnings", []):
+        announce(text)
     print_facts({"queue": queue["name"], "type": queue["type"]}, as_json, queue)
 
 
@@ -191,7 +210,8 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Delete a queue with all its messages."""
-    confirm(f"delete the queue {name!r} with its messages?", yes)
+    queue = client.get(*client.queue(name))
+    confirm(f"delete the queue {name!r} with {count(queue['messages'], 'message')}?", yes)
     done = client.delete(*client.queue(name), if_empty=if_empty, if_unused=if_unused)
     print_facts({"deleted": f"{name} with {count(done['messages'], 'message')}"}, as_json, done)
 
@@ -199,7 +219,8 @@ def delete(
 @app.command(epilog=examples("headrace queues purge orders --yes"))
 @connected
 def purge(client: Client, as_json: bool, name: Name, yes: Yes = False) -> None:
-    """Drop all messages that wait in a queue."""
-    confirm(f"drop all messages that wait in {name!r}?", yes)
+    """Drop all messages that wait in a queue, delayed ones too; what consumers hold stays with them."""
+    waiting = client.get(*client.queue(name))["waiting"]
+    confirm(f"drop {count(waiting, 'message')} that wait in the queue {name!r}?", yes)
     done = client.post(*client.queue(name, "purge"))
-    print_facts({"purged": count(done["messages"], "message")}, as_json, done)
+    print_facts({"purged": f"{count(done['messages'], 'message')} of {name}"}, as_json, done)

@@ -6,7 +6,7 @@ import typer
 
 from headrace.cli.client import Client, connected_to_all
 from headrace.cli.output import confirm, print_facts, print_rows
-from headrace.cli.words import examples
+from headrace.cli.words import count, examples
 
 app: Final = typer.Typer(
     help="Virtual hosts: worlds of queues and exchanges that do not see each other.",
@@ -44,6 +44,10 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a virtual host with all its queues and messages; asks first."""
-    confirm(f"remove the virtual host {name!r} with everything in it?", yes)
-    client.delete("vhosts", name)
-    print_facts({"removed": name}, as_json)
+    if not yes:
+        held = [queue["messages"] for queue in client.pages("queues", vhost=name, limit=1000)]
+        inside = f"{count(len(held), 'queue')} and {count(sum(held), 'message')}"
+        confirm(f"remove the virtual host {name!r} with {inside}?", yes)
+    done = client.delete("vhosts", name)
+    inside = f"{count(done['queues'], 'queue')} and {count(done['messages'], 'message')}"
+    print_facts({"removed": f"{name} with {inside}"}, as_json, done)

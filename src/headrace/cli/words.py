@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from headrace.config.groups import is_name, meant
+from headrace.config.replication import is_name, meant
 from headrace.exits import EXIT_PROBLEMS as EXIT_PROBLEMS
 from headrace.exits import EXIT_USAGE as EXIT_USAGE
 

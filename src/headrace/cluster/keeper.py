@@ -19,15 +19,15 @@ from headrace.cluster.lease import (
     RELEASE,
     RELEASED,
     Lease,
+    Node,
+    Records,
     Takeover,
     decode_lease,
     epoch_name,
     lease_name,
     numbers,
 )
-from headrace.cluster.node import Node
-from headrace.cluster.ownership import Ownership
-from headrace.cluster.records import Records
+from headrace.cluster.status import Ownership
 from headrace.errors import Unavailable
 
 _log: Final = logging.getLogger("headrace.cluster")
@@ -48,7 +48,7 @@ Tell = Callable[[Callable[[], None]], None]
 
 
 @final
-class Keeper:
+class LeaseKeeper:
     """Keeps `ownership` true. All it learns is told in the event loop's thread, but for renewals, which are quicker."""
 
     def __init__(self, records: Records, ownership: Ownership, duration_ms: int, clock: Clock, tell: Tell) -> None:

@@ -10,12 +10,9 @@ from collections.abc import Callable
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.cluster.keeper import Keeper, Tell
-from headrace.cluster.lease import SECRET, Presence, decode_presence, node_name
-from headrace.cluster.node import Node
-from headrace.cluster.ownership import Ownership
-from headrace.cluster.records import Records
-from headrace.cluster.status import Status, read_groups, read_status
+from headrace.cluster.keeper import LeaseKeeper, Tell
+from headrace.cluster.lease import SECRET, Node, Presence, Records, decode_presence, node_name
+from headrace.cluster.status import Ownership, Status, read_groups, read_status
 from headrace.errors import HeadraceError, Refused, Unavailable
 
 _log: Final = logging.getLogger("headrace.cluster")
@@ -52,7 +49,7 @@ class Member:
         self._is_away = False
         self._is_double = False
         self.ownership = Ownership(me, self._find_secret(), clock)
-        self._keeper = Keeper(self._records, self.ownership, lease_ms, clock, tell)
+        self._keeper = LeaseKeeper(self._records, self.ownership, lease_ms, clock, tell)
         self._is_ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-lease", daemon=True)

@@ -7,13 +7,11 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from headrace.admin.site import Standing
+from headrace.admin.site import ClusterStanding
 from headrace.clock import Clock
+from headrace.cluster.lease import Node, Records
 from headrace.cluster.member import Member
-from headrace.cluster.node import Node
-from headrace.cluster.ownership import Ownership
-from headrace.cluster.records import Records
-from headrace.cluster.status import FOLLOWER, OWNER, groups_to_json
+from headrace.cluster.status import FOLLOWER, OWNER, Ownership, groups_to_json
 from headrace.errors import Fenced, HeadraceError, Unavailable
 from headrace.storage.api import Engine
 
@@ -26,7 +24,7 @@ FOR_NODES: Final = "cluster"
 
 
 @final
-class Seat(Standing):
+class Membership(ClusterStanding):
     """Made by `take`, before anybody is served; left with `leave`."""
 
     def __init__(self, member: Member, group: str, lease_ms: int) -> None:
@@ -42,7 +40,7 @@ class Seat(Standing):
     @staticmethod
     async def take(
         url: str, group: str, me: Node, lease_ms: int, clock: Clock, on_double: Callable[[HeadraceError], None]
-    ) -> "Seat":
+    ) -> "Membership":
         """Be a node of a group. Raises Refused and Unavailable.
 
         `on_double` is told when another process takes part under the same name.
@@ -59,7 +57,7 @@ class Seat(Standing):
 
         member = await asyncio.to_thread(join)
         member.start()
-        return Seat(member, group, lease_ms)
+        return Membership(member, group, lease_ms)
 
     async def turn(self, open_store: Callable[[], Engine], stop: asyncio.Event) -> Engine | None:
         """Wait until the store is this node's, and open it; None when `stop` is set before.

@@ -1,21 +1,153 @@
-"""The configuration that a start or a reload works with: a file, over it the environment, over that the flags.
+"""The configuration of a start or a reload: a YAML file, over it the environment, over that the flags.
 
 Everything is checked before anything is used, and whatever is wrong is said with where it stands.
+
+YAML is read as its version 1.2 has it: `yes`, `no`, `on` and `off` are texts, and so is everything with a colon in it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any, Final, cast, final
 
-from headrace.config.document import Document
-from headrace.config.groups import MAIN, meant
 from headrace.config.kinds import BY_CERTIFICATE, Kind, Unfit, shown
-from headrace.config.settings import DEFAULT_FILE, SECTIONS, TLS_PORTS, Settings, build, root
+from headrace.config.replication import MAIN, meant
+from headrace.config.settings import DEFAULT_FILE, RAFT, SECTIONS, TLS_PORTS, Settings, build, root
 from headrace.config.table import Fault, Path, Table
 from headrace.errors import Refused
 
 PREFIX: Final = "HEADRACE_"
+CLIENT_VARIABLES: Final = ("HEADRACE_URL", "HEADRACE_USER", "HEADRACE_PASSWORD", "HEADRACE_VHOST")
+OTHER_VARIABLES: Final = (
+    PREFIX + "CONFIG", *CLIENT_VARIABLES, PREFIX + "COMPILE", PREFIX + "MASTER", PREFIX + "SPARK_CLASSES",
+)  # fmt: skip
+"""Variables that mean something and stand for no key."""
+_OF_KUBERNETES: Final = re.compile(r"HEADRACE_(.+_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP).*)")
+
+
+def unknown_variables(environment: Mapping[str, str], keys: Sequence[str], cutoff: float = 0.0) -> list[str]:
+    """A sentence for each variable that begins like ours and means nothing, with the known one that is most like it.
+
+    With a cutoff above 0 only for those that are as much like a known one: what others call theirs may begin so too.
+    """
+    known = [*keys, *OTHER_VARIABLES]
+    found: list[str] = []
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in known or _OF_KUBERNETES.fullmatch(name):
+            continue
+        if environment[name].startswith(("tcp://", "udp://")):
+            continue  # Kubernetes, too, for a service called headrace
+        nearest = get_close_matches(name, known, 1, cutoff)
+        if nearest:
+            found.append(f"the environment variable {name} means nothing and is ignored; the nearest is {nearest[0]}")
+    return found
+
+
+MAX_BYTES: Final = 4 << 20
+MAX_VALUES: Final = 100_000
+_TEXT: Final = "tag:yaml.org,2002:str"
+_NULL: Final = "tag:yaml.org,2002:null"
+_BOOL: Final = "tag:yaml.org,2002:bool"
+_INT: Final = "tag:yaml.org,2002:int"
+_FLOAT: Final = "tag:yaml.org,2002:float"
+
+
+@final
+class Document:
+    """What a file says."""
+
+    def __init__(self, file: FilePath | None = None) -> None:
+        """Without a file it says nothing. Raises Refused when the file cannot be read or is no YAML."""
+        self.file = file
+        self.values: object = None
+        self._lines: dict[Path, int] = {}
+        self._count = 0
+        if file is not None:
+            self._load(_contents(file))
+
+    def where(self, path: Path) -> str:
+        """The file and the line of a value, or of what it should be in."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        line = self._lines.get(path)
+        return f"{self.file}:{line}" if line else str(self.file)
+
+    def has(self, path: Path) -> bool:
+        return path in self._lines
+
+    def _load(self, text: str) -> None:
+        import yaml  # a broker without a file does without it
+
+        try:
+            root = yaml.compose(text, yaml.SafeLoader)
+            self.values = None if root is None else self._build(root, ())
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = f":{mark.line + 1}" if mark is not None else ""
+            raise Refused(f"{self.file}{line}: this is no YAML: {error.problem or error.context}") from error
+        except yaml.YAMLError as error:
+            raise Refused(f"{self.file}: this is no YAML: {' '.join(str(error).split())}") from error
+        except RecursionError as error:
+            raise Refused(f"{self.file}: this nests too deeply") from error
+
+    def _build(self, node: object, path: Path) -> object:
+        import yaml
+
+        assert isinstance(node, yaml.Node)
+        self._count += 1
+        if self._count > MAX_VALUES or len(path) > 100:
+            raise Refused(f"{self.file}: there are more than {MAX_VALUES} values in it, or they nest too deeply")
+        self._lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._build(item, (*path, at)) for at, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            assert isinstance(node, yaml.ScalarNode)
+            return _scalar(node.tag, node.value, node.style)
+        found: dict[str, object] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            name = key.value
+            if not isinstance(name, str):
+                raise Refused(f"{self.file}:{line}: a key must be a text")
+            if name in found:
+                raise Refused(f"{self.file}:{line}: the key {name!r} is there twice")
+            self._lines[*path, name] = line
+            found[name] = self._build(value, (*path, name))
+        return found
+
+
+def _contents(file: FilePath) -> str:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise Refused(f"{file} has more than {MAX_BYTES} bytes: it cannot be a configuration")
+        return data.decode()
+    except OSError as error:
+        raise Refused(f"the configuration {file} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise Refused(f"{file} is no text in UTF-8: byte {error.start} is wrong") from error
+
+
+def _scalar(tag: str, text: str, style: str | None) -> object:
+    if style is not None and tag == _TEXT:
+        return text
+    if tag == _NULL:
+        return None
+    if tag == _BOOL and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        if tag == _INT and ":" not in text:
+            plain = text.replace("_", "")
+            return int(plain) if plain.lstrip("+-").isdecimal() else int(plain, 0)
+        if tag == _FLOAT and ":" not in text:
+            return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:
+        return text
+    return text
+
 
 Flags = Mapping[tuple[str, str], tuple[str, str]]
 """What the command line says: by key, the flag's name and the text it was given."""
@@ -32,6 +164,8 @@ class Configuration:
         self.document = document
         self.origins: dict[tuple[str, str], str] = {}
         """Who set each key that is not as it would be by itself."""
+        self.warnings: list[str] = []
+        """What can be used and is probably not what was meant."""
 
     def changes(self, newer: "Configuration") -> list[tuple[str, str]]:
         """The keys whose settings differ."""
@@ -86,19 +220,33 @@ def load(queues: Table, file: FilePath | None, environment: Mapping[str, str], f
     origins = configuration.origins
     for path, _ in table.walk():
         if document.has(path):
-            origins[cast("tuple[str, str]", path)] = document.where(path)
+            origins[str(path[0]), str(path[-1])] = document.where(path)
+    _unite(values["cluster"], document)
     _anchor(table, values, document)
     _overlay(table, values, _from_environment(table, environment), origins)
     _overlay(table, values, flags, origins)
     configuration.settings = _completed(build(values))
+    keys = [variable(path) for path, _ in table.walk() if len(path) > 1]
+    configuration.warnings = unknown_variables(environment, keys)
     _check(configuration)
     return configuration
+
+
+def _unite(cluster: Any, document: Document) -> None:
+    """Have what `cluster.raft` says said by `cluster`. Raises Refused when both speak and differ."""
+    for name, value in cluster.pop(RAFT).items():
+        if value is None:
+            continue
+        if document.has(("cluster", name)) and cluster[name] != value:
+            where = document.where(("cluster", RAFT, name))
+            raise Refused(f"{where}: 'cluster.raft.{name}' and 'cluster.{name}' say different things; give one of them")
+        cluster[name] = value
 
 
 def _anchor(table: Table, values: dict[str, Any], document: Document) -> None:
     """Paths in a file are meant from where the file is."""
     for path, _ in table.walk():
-        if document.file is not None and len(path) > 1 and document.has(path):
+        if document.file is not None and len(path) == 2 and document.has(path):
             section, name = path
             value = values[str(section)][name]
             if isinstance(value, FilePath):
@@ -107,13 +255,17 @@ def _anchor(table: Table, values: dict[str, Any], document: Document) -> None:
 
 def _from_environment(table: Table, environment: Mapping[str, str]) -> Flags:
     """What variables say. Raises Refused for one that begins like a section and names no key of it."""
-    keys = {variable(path): cast("tuple[str, str]", path) for path, key in table.walk() if len(path) > 1}
+    keys = {variable(path): cast("tuple[str, str]", path) for path, key in table.walk() if len(path) == 2}
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for name in sorted(environment):
         if name in keys:
             found[keys[name]] = (name, environment[name])
         elif name.startswith(tuple(f"{PREFIX}{section.upper()}_" for section in SECTIONS)):
-            raise Refused(f"the environment variable {name} stands for no key; known are {', '.join(sorted(keys))}")
+            nearest = get_close_matches(name, keys, 1, 0.0)[0]
+            raise Refused(
+                f"the environment variable {name} stands for no key; the nearest is {nearest}, known are "
+                f"{', '.join(sorted(keys))}"
+            )
     return found
 
 

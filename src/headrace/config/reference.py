@@ -79,7 +79,7 @@ def _section(name: str, table: Table) -> str:
     ]
     for path, key in table.walk():
         is_live = "live" if key.is_live else ""
-        lines.append(_row(path, key, is_live, f"`{variable((name, *path))}`"))
+        lines.append(_row(path, key, is_live, f"`{variable((name, *path))}`" if len(path) == 1 else ""))
     return "\n".join([*lines, ""])
 
 

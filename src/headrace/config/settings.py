@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from headrace.config.groups import MAIN, GroupName
 from headrace.config.kinds import BY_CERTIFICATE, Address, Choice, Duration, File, Flag, Kind, Number, Port, Size, Text
+from headrace.config.replication import MAIN, GroupName
 from headrace.config.table import Key, Table, Tables
 
 DEFAULT_FILE: Final = Path("headrace.yaml")
@@ -106,6 +106,10 @@ class StorageSettings:
 FORWARD: Final = "forward"
 REJECT: Final = "reject"
 LOCAL_REFUSE: Final = "local-refuse"
+REPLICATE: Final = "replicate"
+RAFT: Final = "raft"
+"""The table within `cluster` in which FluxMQ has the keys below."""
+_OF_RAFT: Final = ("write_policy", "distribution_mode")
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,11 @@ class ClusterSettings:
         Choice(FORWARD, REJECT, LOCAL_REFUSE),
         "What a node that is not the owner does with clients: hand them on, tell them where the owner is, or refuse.",
     )
+    distribution_mode: str = _setting(
+        REPLICATE,
+        Choice(FORWARD, REPLICATE),
+        "Kept: either way the log is in the store that all nodes share, and clients of any node get deliveries.",
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +155,10 @@ class LimitSettings:
         64 * _MIB, Size(_MIB, _MOST_BYTES), "What is on its way to the disk before publishers have to wait.", True
     )
     memory_bytes: int = _setting(
-        1024 * _MIB, Size(_MIB, _MOST_BYTES), "What queues in memory hold before publishers have to wait.", True
+        1024 * _MIB,
+        Size(_MIB, _MOST_BYTES),
+        "What queues in memory hold before publishers wait; a quarter of it is for unfinished messages.",
+        True,
     )
     stop: int = _setting(
         45_000,
@@ -231,6 +243,10 @@ SECTIONS: Final[dict[str, type]] = {part.name: type(part.default) for part in fi
 def root(queues: Table) -> Table:
     """The table of a whole file; `queues` is that of one queue."""
     sections = [Key(name, _table(kind), None, kind.__doc__ or "") for name, kind in SECTIONS.items()]
+    cluster = _table(ClusterSettings)
+    again = [Key(name, cluster.keys[name].kind, None, f"The same as `{name}`.") for name in _OF_RAFT]
+    cluster.keys[RAFT] = Key(RAFT, Table(*again), None, "")
+    sections = [Key(key.name, cluster, None, key.help) if key.name == "cluster" else key for key in sections]
     return Table(*sections, Key("queues", Tables(queues), None, queues.help, is_live=True))
 
 

@@ -1,57 +1,363 @@
-"""One virtual host of the broker: publish, consume, settle, declare: all that a protocol may call. No wire, no sockets.
+"""One virtual host: publish, consume, settle, declare, administer: all that a protocol may call. No sockets.
 
 Nothing here waits. Calls change what is in memory and stage what must be stored; once per turn of the event loop all
 of it becomes one commit, and when that is safe, publishers are confirmed and consumers get what was published.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.config.groups import MAIN
-from headrace.core.address import is_address
-from headrace.core.administration import Administration
-from headrace.core.bounds import DEFAULT_BOUNDS, Bounds
-from headrace.core.browser import Browser, Show
-from headrace.core.bulk import Bulk
-from headrace.core.claims import Claims
-from headrace.core.confirms import Confirm, ConfirmAll
-from headrace.core.consuming import Consuming
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Credit, Delivery
-from headrace.core.envelope import Envelope
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.flow import Flow
-from headrace.core.glance import AT_A_TIME, glance_at_deliveries
-from headrace.core.group import ACK, Group
-from headrace.core.groups import Groups
-from headrace.core.history import HISTORY_PREFIX, read_entry
-from headrace.core.inner import InnerQueues
-from headrace.core.kept import Kept
-from headrace.core.ledger import Ledger
-from headrace.core.line import Line, Schedule
+from headrace.config.replication import MAIN
+from headrace.core.batch import Confirm, ConfirmAll
+from headrace.core.feeds.feed import Follower
+from headrace.core.flow import Flow, Intake, Statistics
+from headrace.core.ledger import Ledger, ProtocolStore
+from headrace.core.pipeline import Line, Schedule, take_steps, together
 from headrace.core.properties import Codecs
-from headrace.core.publishing import Publishing
-from headrace.core.pubsub import PubSub
-from headrace.core.queue import Queue
-from headrace.core.queues import Queues
-from headrace.core.retained import Retained
-from headrace.core.session import Session, Will
-from headrace.core.session_store import SessionStore
-from headrace.core.sessions import Sessions
-from headrace.core.statistics import Statistics
-from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
-from headrace.core.topics import quoted
-from headrace.core.topology import DEFAULT_HOST, Topology, topic_of
+from headrace.core.publishing import Bulk, Publishing
+from headrace.core.pubsub.pubsub import PubSub, SessionQueues
+from headrace.core.pubsub.retained import Retained
+from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, DEFAULT_BOUNDS, Bounds, Envelope, Session, Will
+from headrace.core.pubsub.sessions import Sessions, SessionStore
+from headrace.core.queue.claims import Claims
+from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, offset_at, parse_position
+from headrace.core.queue.dispatch import AT_A_TIME, Browser, Consumer, Credit, Delivery, Show, glance_at_deliveries
+from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
+from headrace.core.queue.history import HISTORY_PREFIX, read_entry
+from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named, remove_group
+from headrace.core.queue.queues import Queues
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.queue.work import WorkGroup, reclaim, take_one
+from headrace.core.routing.address import effective_group, is_address
+from headrace.core.routing.exchange import Binding, Exchange
+from headrace.core.routing.topics import quoted
+from headrace.core.routing.topology import DEFAULT_HOST, Topology, topic_of, unscoped
 from headrace.core.transaction import Publish
-from headrace.core.work import WorkGroup
-from headrace.errors import Refused
+from headrace.errors import Corrupt, NotFound, Refused
 from headrace.model import Message, Source
 from headrace.selector import Selector
-from headrace.storage.api import Engine
+from headrace.storage.api import BINDINGS, EXCHANGES, KEPT, RETAINED, SESSIONS, TRANSACTIONS, Commit, Engine
+from headrace.storage.group_state import STREAM, WORK
+
+
+@final
+class Groups:
+    """The groups of one virtual host. Each call is about one queue and one group."""
+
+    def __init__(self, line: Line, queues: Queues, clock: Clock) -> None:
+        self._line = line
+        self._queues = queues
+        self._clock = clock
+
+    def settle(self, name: str, group: str, offset: int, outcome: int) -> None:
+        """End a delivery: ACK, NACK, REJECT or RELEASE. Raises NotFound, Refused when it is not pending any more."""
+        members = self._settled_in(name, group, offset)
+        consumer = members.holder(offset)
+        if consumer is None and isinstance(members, StreamGroup) and members.was_read(offset):
+            return  # settled already, as by PUBACK, or read without being held
+        if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
+            raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
+        members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
+        self._line.pump_soon(members.queue)
+
+    def commit(self, name: str, group: str, offset: int) -> None:
+        """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
+        members = self._stream(name, group, "acknowledge messages instead")
+        members.commit(self._line.open(), offset)
+        self._line.pump_soon(members.queue)
+
+    def report(self, name: str, group: str, offset: int) -> None:
+        """A reader of its own, such as a Spark query, is done with everything below `offset`; the group is made.
+
+        Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
+        """
+        queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
+        members = group_named(queue, self._line.open(), group, STREAM, "", True)
+        if not isinstance(members, StreamGroup) or len(members.consumers):
+            raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
+        members.seek(self._line.open(), offset)
+        if queue.definition.retention.keep_until_archived:
+            queue.disposal.retain(self._line.open(), self._clock.now_us())
+
+    def seek(self, name: str, group: str, position: object) -> None:
+        """Have a stream group go on reading elsewhere."""
+        members = self._stream(name, group, "it cannot be moved")
+        members.seek(self._line.open(), offset_at(members.queue, parse_position(position)))
+        self._line.pump_soon(members.queue)
+
+    def delete(self, name: str, group: str) -> int:
+        """Forget a group; returns how many messages it had not finished. Raises NotFound, Refused.
+
+        A group with consumers stays, and so does one whose progress is all that is known of what was acknowledged:
+        the default group of a work queue, and the last group that settles its messages.
+        """
+        queue = self._queues.find(name)
+        members = queue.groups.get(group)
+        if members is None:
+            raise NotFound(f"queue {name!r} has no group {group!r}")
+        if isinstance(members, WorkGroup) and not queue.is_stream:
+            _check_forgettable(queue, members)
+        unfinished = members.lag
+        turn = self._line.open()
+        remove_group(queue, turn, group)
+        self._queues.pauses.forget(turn, members)
+        return unfinished
+
+    def pause(self, name: str, group: str, is_paused: bool = True) -> None:
+        """Deliver nothing to a group from now on, over restarts too, or go on. What is with consumers stays there."""
+        members = self._find(name, group)
+        if members.is_paused != is_paused:
+            self._queues.pauses.set(self._line.open(), members, is_paused)
+            self._line.pump_soon(members.queue)
+
+    def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
+        """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
+        return self._find(name, group).pending()
+
+    def _settled_in(self, name: str, group: str, offset: int) -> Group:
+        """The group of that name. The name without its filter will do where one such group has the offset pending."""
+        queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
+        named = _without_filter(queue, group)
+        pending = [members for members in named if members.holder(offset) is not None]
+        if len(named) > 1 and len(pending) != 1:
+            names = ", ".join([repr(members.name) for members in named])
+            raise Refused(f"group {group!r} of queue {name!r} may be any of {names}: name one of them")
+        return (pending or named or [self._find(name, group)])[0]
+
+    def _find(self, name: str, group: str) -> Group:
+        members = self._queues.usable(name, self._queues.topology.queue(name).owner).groups.get(group)
+        if members is None:
+            raise NotFound(f"queue {name!r} has no group {group!r}")
+        return members
+
+    def _stream(self, name: str, group: str, advice: str) -> StreamGroup:
+        queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
+        named = _without_filter(queue, group)
+        members = named[0] if len(named) == 1 else self._find(name, group)
+        if not isinstance(members, StreamGroup):
+            raise Refused(f"group {group!r} of queue {name!r} is a work group: {advice}")
+        return members
+
+
+def _check_forgettable(queue: Queue, group: WorkGroup) -> None:
+    """Raises Refused when messages that were acknowledged or tried would be delivered again as if they were new."""
+    state = group.state
+    is_known = state.settled_count > 0 or state.has_pending or state.committed > queue.first_offset
+    is_last = len(queue.work_groups()) == 1
+    if group.name == DEFAULT_GROUP or (is_last and is_known):
+        raise Refused(
+            f"group {group.name!r} of queue {queue.name!r} cannot be forgotten: messages that it acknowledged would be "
+            f"delivered again; purge or delete the queue instead"
+        )
+
+
+def _without_filter(queue: Queue, name: str) -> list[Group]:
+    """The groups that a name without a filter may mean; none where a group has that very name."""
+    if name in queue.groups:
+        return []
+    return [group for group in queue.groups.values() if group.name.partition("@")[0] == name]
+
+
+_HELD: Final = 1000
+"""What a consumer holds at most to give it back in one step."""
+_GIVEN_BACK: Final = 5
+"""What it gives back of more in one step, of which there are a hundred in a turn."""
+
+
+@final
+class Consuming:
+    """The way of consumers into the groups of one virtual host, and out again."""
+
+    def __init__(self, queues: Queues, line: Line, clock: Clock) -> None:
+        self._queues = queues
+        self._line = line
+        self._clock = clock
+
+    def join(
+        self,
+        name: str,
+        consumer: Consumer,
+        group: str,
+        key_filter: str,
+        mode: int,
+        position: object,
+        auto_commit: bool,
+        exclusive: bool,
+    ) -> Group:
+        """See Broker.consume."""
+        queue = self._queues.usable(name, consumer.owner)
+        place = parse_position(position)
+        mode = mode or mode_to_join(queue, group)
+        group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
+        turn = self._line.open()
+        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
+        if queue.definition.kind == EPHEMERAL:
+            consumer.auto_ack = True
+        if isinstance(members, StreamGroup):
+            members.agree(auto_commit)
+            members.select(consumer.selector)
+            consumer.selector = None  # the readers of a stream have one position, and so one selector
+        is_first = not len(members.consumers)
+        members.consumers.join(consumer, exclusive)
+        consumer.group = members
+        queue.had_consumers = True
+        queue.touch(self._clock.now_us())
+        if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
+            members.seek(turn, offset_at(queue, place))
+        self._line.pump_soon(queue)
+        return members
+
+    def leave(self, consumer: Consumer, keep: bool) -> None:
+        """See Broker.cancel."""
+        group = consumer.group
+        if group is None:
+            return
+        queue = group.queue
+        if keep and consumer.holding:
+            group.consumers.leave(consumer)
+            queue.touch(self._clock.now_us())
+        else:
+            queue.leave(self._line.open(), consumer, self._clock.now_us())
+        if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
+            self._queues.drop(queue)
+        else:
+            self._line.pump_soon(queue)
+
+    def give_back(self, consumer: Consumer) -> Iterator[None]:
+        """See Broker.give_back."""
+        group = consumer.group
+        if not isinstance(group, WorkGroup) or consumer.holding <= _HELD:
+            return
+        held = consumer.held()
+        group.returning += 1
+        try:
+            for start in range(0, len(held), _GIVEN_BACK):
+                if consumer.group is not group:
+                    return  # the queue is gone
+                group.give_back(self._line.open(), consumer, held[start : start + _GIVEN_BACK], self._clock.now_us())
+                self._line.pump_soon(group.queue)
+                yield
+        finally:
+            group.returning -= 1
+            self._line.pump_soon(group.queue)
+
+    def take(self, name: str, consumer: Consumer, group: str) -> Delivery | None:
+        """See Broker.get."""
+        queue = self._queues.usable(name, consumer.owner)
+        if queue.definition.is_stream:
+            raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
+        turn = self._line.open()
+        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK)
+        queue.touch(self._clock.now_us())
+        assert isinstance(members, WorkGroup)
+        if consumer.group not in (None, members):
+            raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
+        try:
+            delivery = take_one(members, turn, consumer, self._clock.now_us())
+        except Corrupt as error:
+            queue.refuse(error)
+            raise
+        if consumer.holding:
+            consumer.group = members
+        return delivery
+
+    def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
+        """See Broker.reclaim."""
+        queue = self._queues.topology.queues.get(name)
+        members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
+        return reclaim(members, consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
+
+    def browse(
+        self, name: str, show: Show, selector: Selector | None, ended: Callable[[], None], owner: object
+    ) -> Browser:
+        """See Broker.browse."""
+        queue = self._queues.usable(name, owner)
+        browser = Browser(queue, show, selector, ended)
+        queue.browsers += (browser,)
+        queue.touch(self._clock.now_us())
+        return browser
+
+    def end_browser(self, browser: Browser) -> None:
+        """See Broker.end_browser."""
+        queue = browser.queue
+        queue.browsers = tuple([other for other in queue.browsers if other is not browser])
+
+
+_TABLES: Final = (EXCHANGES, BINDINGS, RETAINED, SESSIONS, TRANSACTIONS, KEPT)
+"""Where the host has something under keys that begin with its name, besides its queues."""
+
+_KEYS_AT_ONCE: Final = 1000
+
+
+@final
+class Administration:
+    """One virtual host, as its configuration and whoever may delete it see it."""
+
+    def __init__(self, engine: Engine, queues: Queues, line: Line, clock: Clock) -> None:
+        self._engine = engine
+        self._queues = queues
+        self._line = line
+        self._clock = clock
+        self.on_dissolved: dict[object, Callable[[], None]] = {}
+        """See Broker.on_dissolved."""
+
+    def alter(self, definition: QueueDefinition, is_start: bool = False) -> None:
+        """Have a queue that exists be as defined, of the same type and durability: see configured.py. Raises NotFound.
+
+        What it leaves no room for goes. Priorities and single consumers change at a start only.
+        """
+        self._queues.alter(self._queues.find(definition.name), definition, is_start)
+
+    def loss(self, definition: QueueDefinition) -> int:
+        """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
+        return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
+
+    def follower(self, queue: Queue) -> Follower | None:
+        """How far a queue is in the stream that it is filled from; None for one that is not."""
+        return self._queues.assigner.of(queue)
+
+    def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
+        """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
+        streams' readers that commit by themselves have their progress stored."""
+        self._line.flow.limit(unwritten_bytes, memory_bytes)
+        self._queues.auto_commit_us = auto_commit_ms * 1000
+
+    def dissolve(self, dissolved: Callable[[Commit], None]) -> None:
+        """The virtual host goes: its connections are ended, and all that is stored of it is removed.
+
+        A large one goes in several commits. `dissolved` is called with the last of them, may add to it, and has to call
+        `end`.
+        """
+        for tell in list(self.on_dissolved.values()):
+            tell()
+        take_steps(self._line, self._remove_all(), lambda: dissolved(self._line.open().durable))
+
+    def _remove_all(self) -> Iterator[None]:
+        yield from self._queues.drop_all()
+        for table in _TABLES:
+            for number, (key, _) in enumerate(list(self._engine.items(table)), 1):
+                if unscoped(self._queues.topology.host, key.decode(errors="replace")) is not None:
+                    self._line.open().durable.delete(table, key)
+                if number % _KEYS_AT_ONCE == 0:
+                    yield
+        for table, key in self._line.staged_keys():
+            self._line.open().durable.delete(table, key)
+
+    def end(self, confirm: Confirm, ended: Callable[[], None]) -> None:
+        """Store what is staged, and nothing that comes after. `ended` is called when that is done, however long it
+        takes; `confirm` hears of the first attempt."""
+        turn = self._line.open()
+        turn.is_barrier = True
+        turn.confirms.add(confirm)
+        self._line.end(ended)
+
 
 _log: Final = logging.getLogger("headrace.core")
+_SETTLED_AT_ONCE: Final = 5
+"""How many deliveries of very many end in one step, of which there are a hundred in a turn."""
 
 
 @final
@@ -76,14 +382,14 @@ class Broker:
         self._line = Line(engine, clock, schedule, self._flow)
         self._queues = Queues(engine, clock, self._line, self.topology, self.codecs, replication_group)
         self.topology.load(engine)
-        inner = InnerQueues(engine, host, self._line, clock, self._queues)
+        inner = SessionQueues(engine, host, self._line, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
         self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
         self._consuming = Consuming(self._queues, self._line, clock)
         self._publishing = Publishing(self._queues, self.pubsub, self._line, clock)
         self.ledger = Ledger(engine, host)
-        self.kept = Kept(engine, host, self._line)
+        self.kept = ProtocolStore(engine, host, self._line)
         self.dead_letters = self._queues.dead_letters
         self.claims = Claims(self._line, self._queues, clock)
         self.groups = Groups(self._line, self._queues, clock)
@@ -174,7 +480,7 @@ class Broker:
         self.pubsub.announce(Envelope(message, BEST_EFFORT, True))
 
     def keep(self, session: Session, message: Message) -> None:
-        """Have a message wait for a session that is marked for it: see envelope.py."""
+        """Have a message wait for a session that is marked for it: see session.py."""
         self.pubsub.keep(self._line.open(), session, message)
 
     def hand_over(self, delivery: Delivery, session: Session, message: Message) -> None:
@@ -231,7 +537,7 @@ class Broker:
         return self._queues.find(name, owner)
 
     def delete(self, name: str, if_unused: bool = False, if_empty: bool = False, owner: object = None) -> int:
-        """Remove a queue; returns how many messages it held. Raises NotFound, PreconditionFailed, ResourceLocked."""
+        """Remove a queue; returns how many messages go with it. Raises NotFound, PreconditionFailed, ResourceLocked."""
         return self._queues.delete(name, if_unused, if_empty, owner)
 
     def purge(self, name: str, owner: object = None) -> int:
@@ -285,7 +591,7 @@ class Broker:
         """Make a consumer a member of a group of a queue, from where it gets messages as its credit allows.
 
         Without a group, classic queues have one that all share; streams have one per consumer. With a filter, the
-        group is `group@filter`, which has progress of its own. Without a mode it is the one that modes.py says.
+        group is `group@filter`, which has progress of its own. Without a mode it is the one that group.py says.
         `position` (see parse_position) moves a stream group that nobody reads. Raises NotFound, ResourceLocked,
         AccessRefused (exclusive use), Refused (mode clash, bad position), Corrupt.
         """
@@ -297,6 +603,14 @@ class Broker:
         With `keep` it gets nothing more, but may still settle what it holds, until it is cancelled without.
         """
         self._consuming.leave(consumer, keep)
+
+    def give_back(self, consumer: Consumer) -> Iterator[None]:
+        """Steps in which much of what a silenced consumer holds goes back in line; `cancel` does the rest."""
+        return self._consuming.give_back(consumer)
+
+    def in_steps(self, steps: Iterator[None]) -> None:
+        """Do what is long, each step of which does little: the first hundred now, and as many in each turn."""
+        take_steps(self._line, together(steps))
 
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
         """One message for a consumer that asks for it, None when none waits.
@@ -368,6 +682,31 @@ class Broker:
         else:
             self._line.pump_soon(group.queue)
 
+    def settle_all(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
+        """End many deliveries in their order, some hundred in each turn; those not pending any more are passed over.
+
+        Returns the steps that are left. Whoever has their consumer leave before takes them first: what a consumer holds
+        when it leaves goes back in line.
+        """
+        steps = self._settle_each(deliveries, outcome)
+        take_steps(self._line, together(steps))
+        return steps
+
+    def _settle_each(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
+        groups = [group for group in {each.group: None for each in deliveries} if isinstance(group, WorkGroup)]
+        for group in groups:
+            group.returning += 1
+        try:
+            for number, delivery in enumerate(deliveries, 1):
+                with suppress(Refused):
+                    self.settle(delivery, outcome)
+                if number % _SETTLED_AT_ONCE == 0:
+                    yield
+        finally:
+            for group in groups:
+                group.returning -= 1
+                self._line.pump_soon(group.queue)
+
     def acknowledge(self, deliveries: list[Delivery]) -> None:
         """End many deliveries well, in their order; those that are not pending any more are passed over."""
         turn, now_us = self._line.turn, self._clock.now_us()
@@ -419,15 +758,34 @@ class Broker:
         """Whether publishers must slow down."""
         return self._flow.blocked
 
+    def check_memory(self) -> None:
+        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        self._flow.check_memory()
+
+    @property
+    def intake(self) -> Intake:
+        """What connections hold that is not published yet."""
+        return self._flow.intake
+
     @property
     def is_held_up(self) -> bool:
         """Whether storage refuses what must be stored, so that publishers are refused until it takes it."""
         return self._line.retry_at_us > 0
 
     @property
+    def sent_us(self) -> int:
+        """When the oldest commit was sent that is not known to be stored, by the monotonic clock; 0 for none."""
+        return self._line.sent_us
+
+    @property
     def on_flow(self) -> dict[object, Callable[[bool], None]]:
         """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
         return self._flow.listeners
+
+    @property
+    def turn_number(self) -> int:
+        """The number of the open turn. Calls within one turn are stored together, and one `when_safe` covers them."""
+        return self._line.turn.number
 
     def when_safe(self, confirm: Confirm) -> None:
         """Have `confirm` called once everything that was called so far would survive a crash, or did not come to."""
@@ -471,6 +829,7 @@ class Broker:
         """Do what has come due; returns when to call again, in microseconds, or 0 for when something changes."""
         now_us = self._clock.now_us()
         self._line.retry(now_us)
+        self._flow.tick(now_us)
         ack_due_us = self._line.give_up(now_us)
         self._queues.on_time(now_us)
         self.sessions.on_time(now_us)

@@ -1,9 +1,218 @@
-"""Whether publishers must wait: how much is on its way to the disk and how much only memory holds. No sockets."""
+"""When publishers must wait: bytes under way, in memory and in unfinished messages; and statistics. No sockets.
 
+All of it together is bounded. When it becomes much, the connection that began first goes on and others with large parts
+wait; whoever sends nothing of what it began, or holds too much, is ended. No sockets: connections say how that is done.
+"""
+
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, final
 
 from headrace.config.settings import LimitSettings
+from headrace.errors import HeadraceError, Unavailable
+
+COMMIT_BOUNDS_US: Final = (100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
+
+
+@final
+class Histogram:
+    """How often a duration fell between each two bounds."""
+
+    __slots__ = ("bounds_us", "counts", "sum_us")
+
+    def __init__(self, bounds_us: tuple[int, ...]) -> None:
+        self.bounds_us = bounds_us
+        self.counts = [0] * (len(bounds_us) + 1)
+        """One for each bound, of what was at most that long and longer than the one before, and one for the rest."""
+        self.sum_us = 0
+
+    def add(self, duration_us: int) -> None:
+        self.counts[bisect_left(self.bounds_us, duration_us)] += 1
+        self.sum_us += duration_us
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantile_us(self, share: float, before: "list[int] | None" = None) -> int:
+        """The bound below which this share of the durations is, of those since the counts were as in `before`."""
+        counts = self.counts if before is None else [now - then for now, then in zip(self.counts, before, strict=True)]
+        wanted = share * sum(counts)
+        seen = 0
+        for bound_us, count in zip(self.bounds_us, counts, strict=False):
+            seen += count
+            if seen >= wanted:
+                return bound_us if sum(counts) else 0
+        return self.bounds_us[-1]
+
+
+@final
+class Statistics:
+    """The counters of one virtual host since it was opened. They only grow."""
+
+    __slots__ = ("commits", "dead_letters", "delivered", "redelivered", "stored")
+
+    def __init__(self) -> None:
+        self.commits = Histogram(COMMIT_BOUNDS_US)
+        """How long commits took, from being sent to storage until they were safe."""
+        self.stored = 0
+        """Messages that entered a queue; one that went to five counts five times."""
+        self.delivered = 0
+        """Messages handed to consumers, each time counted."""
+        self.redelivered = 0
+        self.dead_letters: dict[str, int] = {}
+        """Messages given up, by reason, whether or not they went anywhere."""
+
+    def died(self, reason: str) -> None:
+        self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
+
+
+_LEAST_BYTES: Final = 32 << 20
+"""A budget below this would not take the messages that clients commonly send."""
+MAX_MESSAGE_BYTES: Final = 128 << 20
+_SMALL_BYTES: Final = 64 << 10
+"""Who holds no more than this need not wait: small messages pass beside large ones."""
+_READ_BYTES: Final = 256 << 10
+"""A connection brings so much with one read."""
+_PATIENCE_US: Final = 5_000_000
+
+
+@final
+class Holding:
+    """What one connection holds."""
+
+    __slots__ = ("has_moved", "is_paused", "pause", "refuse", "size_bytes")
+
+    def __init__(self, pause: Callable[[bool], None], refuse: Callable[[HeadraceError], None]) -> None:
+        self.pause = pause
+        """Stops reading from the connection with True, and goes on with False."""
+        self.refuse = refuse
+        """Ends the connection and has it let go of everything."""
+        self.size_bytes = 0
+        self.is_paused = False
+        self.has_moved = False
+        """Whether it changed since holdings were last looked through."""
+
+
+@final
+class Intake:
+    """All that connections hold, and who has to wait."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.size_bytes = 0
+        self._holdings: dict[Holding, None] = {}
+        """In the order in which they began."""
+        self._paused = 0
+        self._due_us = 0
+        self.most_bytes = 0
+        self._high_bytes = 0
+        self.limit(memory_bytes)
+
+    def limit(self, memory_bytes: int) -> None:
+        """Take a quarter of the memory that queues may have."""
+        self.most_bytes = max(memory_bytes // 4, _LEAST_BYTES)
+        self._high_bytes = self.most_bytes // 2
+
+    @property
+    def largest_bytes(self) -> int:
+        """The largest message that is taken."""
+        return min(self._high_bytes, MAX_MESSAGE_BYTES)
+
+    def note(self, holding: Holding, size_bytes: int) -> None:
+        """A connection holds so much now."""
+        grown = size_bytes - holding.size_bytes
+        if not grown:
+            return
+        self.size_bytes += grown
+        holding.size_bytes = size_bytes
+        holding.has_moved = True
+        if size_bytes:
+            self._holdings[holding] = None
+        else:
+            self._holdings.pop(holding, None)
+            self._pause(holding, False)
+        if grown > 0:
+            if self.size_bytes > self._high_bytes:
+                self._restrain(holding)
+        elif self.size_bytes <= self._high_bytes:
+            self._release()
+        else:
+            self._let_first_go_on()
+
+    def borrow(self, size_bytes: int) -> bool:
+        """Take memory for a request that is answered soon; False when there is none. `give_back` must follow."""
+        if self.size_bytes + size_bytes > self.most_bytes:
+            return False
+        self.size_bytes += size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        self.size_bytes -= size_bytes
+        if self.size_bytes <= self._high_bytes:
+            self._release()
+
+    def tick(self, now_us: int) -> None:
+        """End those who began something and send nothing of it, while others wait for the memory."""
+        if self.size_bytes <= self._high_bytes:
+            self.rest()
+            self._release()
+        elif not self._due_us:
+            self._look_through(False, now_us)
+        elif now_us >= self._due_us:
+            self._look_through(True, now_us)
+
+    def rest(self) -> None:
+        """Nobody is read from for another reason, so nobody is to blame for silence."""
+        self._due_us = 0
+
+    def _look_through(self, ends_silent: bool, now_us: int) -> None:
+        self._due_us = now_us + _PATIENCE_US
+        for holding in list(self._holdings):
+            if ends_silent and not holding.has_moved and not holding.is_paused and holding.size_bytes:
+                holding.refuse(
+                    Unavailable(
+                        f"nothing came of {holding.size_bytes} bytes that are not published yet for "
+                        f"{_PATIENCE_US // 1_000_000} s, and others need the memory"
+                    )
+                )
+            holding.has_moved = False
+
+    def _restrain(self, holding: Holding) -> None:
+        """There is much: have one wait that brought more, or end one where there is too much."""
+        first = next(iter(self._holdings))
+        if self.size_bytes > self.most_bytes:
+            largest = max(self._holdings, key=lambda each: 0 if each is first else each.size_bytes)
+            if largest is first or largest.size_bytes <= _SMALL_BYTES:
+                largest = first
+            largest.refuse(
+                Unavailable(
+                    f"{largest.size_bytes} bytes of messages that are not whole or not committed are too many; all "
+                    f"connections together may hold {self.most_bytes} (a quarter of limits.memory_bytes)"
+                )
+            )
+        elif holding is not first and holding.size_bytes > _SMALL_BYTES:
+            self._pause(holding, True)
+
+    def _let_first_go_on(self) -> None:
+        for first in self._holdings:
+            self._pause(first, False)
+            return
+
+    def _release(self) -> None:
+        """Let as many go on as there is room for what they may send until they are looked at again."""
+        if not self._paused:
+            return
+        room = max(1, (self._high_bytes - self.size_bytes) // _READ_BYTES)
+        for holding in [holding for holding in self._holdings if holding.is_paused][:room]:
+            self._pause(holding, False)
+
+    def _pause(self, holding: Holding, is_paused: bool) -> None:
+        if holding.is_paused is not is_paused:
+            holding.is_paused = is_paused
+            holding.has_moved = True
+            self._paused += 1 if is_paused else -1
+            holding.pause(is_paused)
+
 
 _LIMITS: Final = LimitSettings()
 HIGH_BYTES: Final = _LIMITS.unwritten_bytes
@@ -31,6 +240,8 @@ class Flow:
         self.memory_high_bytes = memory_high_bytes
         self.memory_low_bytes = memory_low_bytes
         self.blocked = False
+        self.intake = Intake(memory_high_bytes)
+        """What connections hold that is not published yet: it takes memory too."""
         self._shares: dict[object, tuple[int, int]] = {}
         self._waiting_bytes = 0
         self._memory_bytes = 0
@@ -39,11 +250,30 @@ class Flow:
         """By whose they are. Called with True when publishers must slow down, and with False when they may go on."""
 
     def limit(self, high_bytes: int, memory_high_bytes: int) -> None:
-        """Have other watermarks from now on."""
+        """Set other watermarks, and decide anew by them: while all publishers wait, nobody else asks for that."""
         self.high_bytes = high_bytes
         self.low_bytes = high_bytes // 2
         self.memory_high_bytes = memory_high_bytes
         self.memory_low_bytes = memory_high_bytes // 4 * 3
+        self.intake.limit(memory_high_bytes)
+        self._decide()
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether publishers wait for queues that only memory holds."""
+        return self.blocked and self._memory_bytes >= self.memory_low_bytes
+
+    def check_memory(self) -> None:
+        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        if self.is_out_of_memory:
+            raise Unavailable("queues in memory hold as much as limits.memory_bytes allows; try again later")
+
+    def tick(self, now_us: int) -> None:
+        """Do what is due for connections that hold memory."""
+        if self.blocked:
+            self.intake.rest()
+        else:
+            self.intake.tick(now_us)
 
     def hold(self, host: object, is_held: bool) -> None:
         """Storage took nothing from this host lately: publishers wait until it is tried again; or need no more."""
@@ -61,12 +291,18 @@ class Flow:
         self._shares[host] = (waiting_bytes, memory_bytes)
         self._waiting_bytes += waiting_bytes - waiting_before
         self._memory_bytes += memory_bytes - memory_before
+        self._decide()
+
+    def _decide(self) -> None:
+        memory_bytes = self._memory_bytes
+        if memory_bytes:
+            memory_bytes += self.intake.size_bytes
         if self._held:
             blocked = True
         elif self.blocked:
-            blocked = self._waiting_bytes >= self.low_bytes or self._memory_bytes >= self.memory_low_bytes
+            blocked = self._waiting_bytes >= self.low_bytes or memory_bytes >= self.memory_low_bytes
         else:
-            blocked = self._waiting_bytes > self.high_bytes or self._memory_bytes > self.memory_high_bytes
+            blocked = self._waiting_bytes > self.high_bytes or memory_bytes > self.memory_high_bytes
         if blocked != self.blocked:
             self.blocked = blocked
             for tell in list(self.listeners.values()):

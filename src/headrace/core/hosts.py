@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from typing import final
 
+from headrace.core.access.users import check_name
 from headrace.core.broker import Broker
-from headrace.core.topology import DEFAULT_HOST
-from headrace.core.users import check_name
+from headrace.core.flow import Intake
+from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from headrace.storage.api import HOSTS, Commit, Done, Engine
 
@@ -29,6 +30,15 @@ class Hosts:
     def find(self, name: str) -> Broker | None:
         """The broker of a virtual host, None when there is no such host."""
         return self._brokers.get(name)
+
+    @property
+    def intake(self) -> Intake:
+        """What the connections of all hosts hold that is not published yet."""
+        return self._brokers[DEFAULT_HOST].intake
+
+    def check_memory(self) -> None:
+        """For publishers that cannot be read from more slowly. Raises Unavailable while queues in memory are full."""
+        self._brokers[DEFAULT_HOST].check_memory()
 
     def names(self) -> list[str]:
         """All virtual hosts, in order."""
@@ -67,10 +77,11 @@ class Hosts:
         return self._brokers[name]
 
     def delete(self, name: str, done: Done) -> None:
-        """Remove a virtual host with everything in it, in one commit; its connections are ended.
+        """Remove a virtual host with everything in it; its connections are ended.
 
         It is gone at once; `done` is told when it would not come back after a crash either, or that it still would:
-        then that is tried again by itself. Raises NotFound, Refused for the default host.
+        then that is tried again by itself. One with many queues goes in several commits, of which the last removes the
+        host: after a crash before that, it is there with what was left. Raises NotFound, Refused for the default host.
         """
         if name == DEFAULT_HOST:
             raise Refused(f"the virtual host '{DEFAULT_HOST}' is always there")
@@ -78,11 +89,14 @@ class Hosts:
         if broker is None:
             raise NotFound(f"no vhost '{name}'")
         self._leaving[name] = broker
-        commit = broker.administration.dissolve()
-        commit.delete(HOSTS, name.encode())
-        for add in self.on_delete:
-            add(name, commit)
-        broker.administration.end(done, lambda: self._gone(name))
+
+        def dissolved(commit: Commit) -> None:
+            commit.delete(HOSTS, name.encode())
+            for add in self.on_delete:
+                add(name, commit)
+            broker.administration.end(done, lambda: self._gone(name))
+
+        broker.administration.dissolve(dissolved)
 
     def _gone(self, name: str) -> None:
         self._leaving.pop(name, None)

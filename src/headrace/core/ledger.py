@@ -1,4 +1,4 @@
-"""Which transactions were committed: so that one that comes again is stored once, also after a restart. No messages.
+"""Keyed state besides queues: committed transactions, and values that protocols find again after a restart.
 
 A transaction with numbers (a streaming query: one id, batch after batch) is remembered by its highest number for good;
 one without is remembered for a week.
@@ -7,10 +7,39 @@ one without is remembered for a week.
 import json
 from typing import Final, final
 
-from headrace.core.topology import scoped
-from headrace.core.turn import Turn
+from headrace.core.batch import Turn
+from headrace.core.pipeline import Line
+from headrace.core.routing.topology import scoped
 from headrace.errors import PreconditionFailed
-from headrace.storage.api import TRANSACTIONS, Engine
+from headrace.storage.api import KEPT, TRANSACTIONS, Engine
+
+_SEPARATOR: Final = b"\0"
+
+
+@final
+class ProtocolStore:
+    """The keys and values of one virtual host; what is said of them is stored with everything else of the turn."""
+
+    def __init__(self, engine: Engine, host: str, line: Line) -> None:
+        self._engine = engine
+        self._prefix = host.encode() + _SEPARATOR
+        self._line = line
+
+    def items(self) -> list[tuple[bytes, bytes]]:
+        """All that was stored, in order of the keys."""
+        start = len(self._prefix)
+        return sorted([(key[start:], value) for key, value in self._engine.items(KEPT) if key.startswith(self._prefix)])
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._line.open().define(KEPT, self._prefix + key, value)
+
+    def delete(self, key: bytes) -> None:
+        self._line.open().define(KEPT, self._prefix + key, None)
+
+    def prove(self, key: bytes) -> None:
+        """Have a key stored, without a value, if what was just published is: both, or neither."""
+        self._line.open().dedup_keys.append(self._prefix + key)
+
 
 ONCE: Final = -1
 """The number of a transaction that has none."""

@@ -5,14 +5,13 @@ Routing is publishing.py's. Here is what comes before it: is the topic one, whos
 
 from typing import Final, final
 
-from headrace.core.account import Account
-from headrace.core.address import is_address, parse_address
+from headrace.core.access.logins import Account
+from headrace.core.access.permissions import PLAIN_TOPICS, Rights
+from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
-from headrace.core.confirms import Confirm
-from headrace.core.rights import PLAIN_TOPICS, Rights
-from headrace.core.session import Session
-from headrace.core.subscription import AT_LEAST_ONCE
-from headrace.core.topics import check_topic, quoted
+from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
+from headrace.core.routing.address import is_address, parse_address
+from headrace.core.routing.topics import check_topic, quoted
 from headrace.errors import AccessRefused
 from headrace.model import Message, Source
 
@@ -84,6 +83,7 @@ class Publisher:
 
     def check_rate(self, monotonic_us: int) -> None:
         """Count one message of a client that cannot be read from more slowly. Raises Unavailable for one too many."""
+        self._broker.check_memory()
         if self._account.is_metered:
             self._account.check_rate(1, monotonic_us)
 

@@ -1,28 +1,254 @@
-"""The way of messages into queues and to subscribers: which are meant, and what is staged for them. No commits.
+"""The way of messages into queues: single ones, encoded rows in bulk, and the replacement of a stream's messages.
 
-Who may publish is publisher.py's, what a queue takes is entry.py's, and what becomes of a turn is line.py's.
+Rows are routed by what they have in common: a block whose messages all go to the same queues is stored as it is. Only
+where single messages decide (a filter, an exchange of headers, a subscriber) are they looked at one by one.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.address import is_address, parse_address
-from headrace.core.confirms import Confirm, ConfirmAll
-from headrace.core.delivery import Delivery
-from headrace.core.entry import accept
-from headrace.core.line import Line
-from headrace.core.pubsub import PubSub
-from headrace.core.queue import Queue
-from headrace.core.queues import Queues
-from headrace.core.routes import Route
-from headrace.core.session import Session
-from headrace.core.subscription import AT_LEAST_ONCE
-from headrace.core.topics import MAX_TOPIC_BYTES, quoted
-from headrace.core.topology import topic_of
+from headrace.core.batch import Confirm, ConfirmAll, Turn
+from headrace.core.feeds.feed import is_cursor
+from headrace.core.ledger import Ledger
+from headrace.core.pipeline import Line
+from headrace.core.properties import Codecs
+from headrace.core.pubsub.pubsub import PubSub, Route
+from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.entry import accept, accept_encoded
+from headrace.core.queue.queue import Queue
+from headrace.core.queue.queues import Queues
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.routing.address import is_address, parse_address
+from headrace.core.routing.topics import MAX_TOPIC_BYTES, check_topic, quoted
+from headrace.core.routing.topology import Topology, topic_of
 from headrace.core.transaction import Publish, Transaction
-from headrace.errors import HeadraceError, Refused
-from headrace.model import Message
+from headrace.errors import HeadraceError, PreconditionFailed, Refused
+from headrace.model import Message, Source
+from headrace.storage.api import Commit, Encoded
+
+_TAIL_MESSAGES: Final = 100_000
+_TAIL_BYTES: Final = 64 << 20
+"""What was published meanwhile is stored once more, behind what replaces the rest: there is an end to that."""
+
+
+@final
+class Replacement:
+    """All that a stream has below an offset goes, when something else comes into its place."""
+
+    def __init__(self, queue: Queue, before: int) -> None:
+        """Raises Refused for a queue that is no durable stream."""
+        if not queue.definition.is_stream or not queue.durable:
+            raise Refused(f"queue {queue.name!r} is no durable stream: only what such a one has can be replaced")
+        self._queue = queue
+        self._before = before
+        self._end = 0
+        self._new_end = 0
+        self._caught_up: list[StreamGroup] = []
+
+    def hold(self, turn: Turn, is_held: bool = True) -> None:
+        """Have the queues that are filled from the stream stay where they are until it happened, or did not."""
+        tail = self._queue.tail
+        if tail is None:
+            return
+        if is_held:
+            tail.hold(turn)
+        else:
+            tail.is_held = False
+            self._queue.grown()
+
+    def add_to(self, commit: Commit) -> None:
+        """Have what is there go, and what was published meanwhile stay, with what the commit appends in front of it.
+
+        Raises PreconditionFailed when somebody still needs what is to go, or too much was published meanwhile.
+        """
+        queue, log = self._queue, self._queue.log
+        if queue.is_gone:
+            raise Refused(f"queue {queue.name!r} was deleted")
+        end = log.next_offset
+        if queue.disposal.retention_floor(queue.definition.retention) < end:
+            raise PreconditionFailed(f"a work group or an archive still needs messages of stream {queue.name!r}")
+        if not queue.first_offset <= self._before <= end or end - self._before > _TAIL_MESSAGES:
+            raise PreconditionFailed(
+                f"stream {queue.name!r} begins at {queue.first_offset} and ends at {end} now, too far from the offset "
+                f"{self._before} that was said; read it again"
+            )
+        tail = log.read(self._before, end - self._before, _TAIL_BYTES)
+        if len(tail) < end - self._before:
+            raise PreconditionFailed(f"too much was published to stream {queue.name!r} meanwhile; read it again")
+        if tail:
+            commit.append(log.name, tail)
+        commit.truncate(log.name, end)
+        self._end = end
+        self._new_end = end + sum([append.count for append in commit.appends if append.log == log.name])
+        for name, state in log.groups.items():
+            if is_cursor(name) and state.committed >= end:
+                commit.commit_offset(log.name, name, self._new_end)
+        self._caught_up = [
+            group for group in queue.groups.values() if isinstance(group, StreamGroup) and group.state.committed >= end
+        ]
+
+    def happened(self, turn: Turn) -> None:
+        """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
+        self._queue.truncated(turn, self._end)
+        if self._queue.tail is not None:
+            self._queue.tail.replaced(self._end, self._new_end)
+        for group in self._caught_up:
+            if self._queue.groups.get(group.name) is group:
+                group.seek(turn, self._queue.log.next_offset)
+
+
+TO_QUEUE: Final = "queue"
+TO_EXCHANGE: Final = "exchange"
+TO_TOPIC: Final = "topic"
+
+
+@final
+class Bulk:
+    """One write in bulk: rows are added piece by piece, then all of them are stored or none."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        queues: Queues,
+        pubsub: PubSub,
+        codecs: Codecs,
+        line: Line,
+        ledger: Ledger,
+        now_us: int,
+    ) -> None:
+        self._topology = topology
+        self._queues = queues
+        self._pubsub = pubsub
+        self._codecs = codecs
+        self._line = line
+        self._ledger = ledger
+        self._now_us = now_us
+        self._turn = Turn()
+        self._replacement: Replacement | None = None
+        self.rows = 0
+        self.unrouted = 0
+        """How many messages no queue and no subscriber is there for."""
+
+    def add(self, kind: str, name: str, rows: Encoded) -> None:
+        """Add messages for a queue, an exchange or topics. Raises what publishing raises; then it must be given up."""
+        self.rows += rows.count
+        if kind == TO_QUEUE:
+            self._give(self._queues.find(name), rows)
+            return
+        if kind == TO_EXCHANGE:
+            self._topology.exchanges.check_publish(name)
+            if self._topology.exchanges.looks_at_headers(name):
+                self._add_by_headers(name, rows)
+                return
+        routes = [self._route(kind, name, source) for source in rows.sources()]
+        index = rows.source_index()
+        if index is None:
+            self._send(routes[0], rows)
+            return
+        if all([route.queues == routes[0].queues and not _has_audience(route) for route in routes]):
+            self._send(routes[0], rows)
+            return
+        for number, route in enumerate(routes):
+            self._send(route, rows.take([row for row, source in enumerate(index) if source == number]))
+
+    def replace(self, name: str, before: int) -> None:
+        """Have what is added to a stream take the place of all that it has below the offset `before`, in one commit.
+
+        What is published from there on meanwhile stays, behind it. Raises NotFound, and Refused for other queues.
+        """
+        self._replacement = Replacement(self._queues.find(name), before)
+        self._turn.before_commit = self._replacement.add_to
+
+    def commit(self, transaction: str, sequence: int, confirm: Confirm) -> None:
+        """Store everything with the transaction's id, after what was called before; `confirm` is told how it ended."""
+        self._ledger.note(self._turn, transaction, sequence, self.rows, self._now_us)
+
+        def done(error: HeadraceError | None) -> None:
+            self._ledger.settle(transaction)
+            if self._replacement is not None:
+                if error is None:
+                    self._replacement.happened(self._line.open())
+                self._replacement.hold(self._line.open(), False)
+            confirm(error)
+
+        self._turn.done = done
+        if self._replacement is not None:
+            self._replacement.hold(self._line.open())
+        self._line.append(self._turn)
+
+    def undo(self) -> None:
+        """Nothing of it happens."""
+        self._turn.unstage()
+        self._turn = Turn()
+
+    # -- routing -----------------------------------------------------------------------------------------------------
+
+    def _route(self, kind: str, name: str, source: Source) -> Route:
+        route = Route()
+        if kind == TO_EXCHANGE:
+            route.queues = self._topology.of_exchange(name, source.topic, None, ())
+            if self._topology.reaches_subscribers(name, source.topic, None, ()):
+                readers = self._pubsub.route(topic_of(source))
+                route.live, route.keepers, route.shares = readers.live, readers.keepers, readers.shares
+        elif is_address(source.topic):
+            route.queues = self._topology.of_topic(source.topic) or [self._queues.landing(source.topic)]
+        elif kind == TO_TOPIC:
+            check_topic(source.topic)
+            return self._pubsub.route(source.topic)
+        else:
+            raise Refused(f"messages are written to a queue, an exchange or a topic, not to a {kind}")
+        return route
+
+    def _add_by_headers(self, exchange: str, rows: Encoded) -> None:
+        chosen: dict[Queue, list[int]] = {}
+        for row, message in enumerate(rows.messages(0, rows.count)):
+            headers = self._codecs.decode(message).headers
+            key = message.source.topic
+            queues = self._topology.of_exchange(exchange, key, headers, ())
+            if self._topology.reaches_subscribers(exchange, key, headers, ()):
+                route = self._pubsub.route(topic_of(message.source))
+                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self.unrouted += not (queues or _has_audience(route))
+            else:
+                self.unrouted += not queues
+            for queue in queues:
+                chosen.setdefault(queue, []).append(row)
+        for queue, numbers in chosen.items():
+            self._give(queue, _only(rows, numbers))
+
+    def _send(self, route: Route, rows: Encoded) -> None:
+        for queue in route.queues:
+            self._give(queue, rows)
+        if _has_audience(route):
+            for message in rows.messages(0, rows.count):
+                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+        elif not route.queues:
+            self.unrouted += rows.count
+
+    def _give(self, queue: Queue, rows: Encoded) -> None:
+        if queue.selector is not None:
+            messages = rows.messages(0, rows.count)
+            numbers = [row for row, message in enumerate(messages) if queue.admits(message)]
+            if not numbers:
+                return
+            rows = _only(rows, numbers)
+        if queue.durable:
+            accept_encoded(queue, self._turn, rows, self._now_us)
+            return
+        accepted: Sequence[Message] = rows.messages(0, rows.count)
+        for message in accepted:
+            accept(queue, self._turn, message, self._now_us)
+
+
+def _only(rows: Encoded, numbers: list[int]) -> Encoded:
+    return rows if len(numbers) == rows.count else rows.take(numbers)
+
+
+def _has_audience(route: Route) -> bool:
+    return bool(route.live or route.keepers or route.shares)
+
 
 _SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most: these fit without a look
 
@@ -128,7 +354,7 @@ class Publishing:
             try:
                 accept(queue, turn, message, now_us)
             except HeadraceError as error:
-                refusal = error
+                refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
         if route is not None:
             sent = self._pubsub.send(turn, route, message, assurance, retain, publisher)
             meant += sent.count

@@ -7,20 +7,17 @@ line or be settled by another. Only when the commit is safe does the settlement 
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from headrace.core.confirms import Confirm
-from headrace.core.dead_letter import DELIVERY_LIMIT, REJECTED
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.entry import accept
-from headrace.core.given import store_claim
-from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.core.history import DONE
-from headrace.core.line import Line
-from headrace.core.queue import Queue
-from headrace.core.queues import Queues
-from headrace.core.retry import DEAD, next_attempt_us
-from headrace.core.taking import pass_on
-from headrace.core.turn import Turn
-from headrace.core.work import WorkGroup
+from headrace.core.batch import Confirm, Turn
+from headrace.core.pipeline import Line
+from headrace.core.queue.backlog import DEAD, next_attempt_us, patience_us
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.entry import accept
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue.history import DELIVERY_LIMIT, DONE, REJECTED
+from headrace.core.queue.leases import store_claim
+from headrace.core.queue.queue import Queue
+from headrace.core.queue.queues import Queues
+from headrace.core.queue.work import WorkGroup, pass_on
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message
 
@@ -146,6 +143,9 @@ class Transaction:
                 continue
             if end := self._end(queue, lease, outcome):
                 queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
+            if outcome in (NACK, RELEASE):
+                wait_us = patience_us(lease.attempts, queue.lease_us, False) if outcome == NACK else 0
+                group.note_failure(delivery.consumer, offset, wait_us)
             group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
             turn.touch(queue)
             queue.pump_soon()

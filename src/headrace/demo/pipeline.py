@@ -18,6 +18,7 @@ def main(data: str, scratch: str) -> None:
     home = Path(scratch)
     os.environ.pop("PYSPARK_PYTHON", None)  # whatever is set there may be without our packages
     ensure_python(home)
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # Spark's Pythons import nothing from the current directory
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master("local[1]").appName("headrace-demo")
     for name, value in {

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, final
 
+from headrace.children import python
 from headrace.demo.clients import AmqpClient, MqttPublisher
 from headrace.demo.traffic import Sensors, Shop
 from headrace.errors import Unavailable
@@ -105,7 +105,7 @@ class Stage:
         ready, log, file = directory / "ready.json", directory / "broker.log", directory / "headrace.yaml"
         file.write_text(_CONFIGURATION)
         ports = ("--amqp", "0", "--mqtt", "0", "--http", "0", "--ws", "0")
-        command = [sys.executable, "-m", "headrace", "serve", "--config", str(file), *ports]
+        command = python("-m", "headrace", "serve", "--config", str(file), *ports)
         command += ["--data", str(directory / "data"), "--ready-file", str(ready)]
         with log.open("w") as output:
             process = self._start(command, output, output)
@@ -124,7 +124,7 @@ class Stage:
         scratch.mkdir()
         environment = dict(os.environ)
         prepare_spark(environment, scratch / "java")
-        command = [sys.executable, "-m", "headrace.demo.pipeline", str(directory / "data"), str(scratch)]
+        command = python("-m", "headrace.demo.pipeline", str(directory / "data"), str(scratch))
         log = scratch / "spark.log"
         with log.open("w") as errors:
             process = self._start(command, subprocess.PIPE, errors, environment)

@@ -8,12 +8,62 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Final, cast, final
+from typing import Final, TypeVar, cast, final
 
-from headrace.net.facts import ConnectionFacts
+from headrace.net.endings import endings_of
+from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Envelope, Handler
-from headrace.net.origin import Origin
 from headrace.net.output import Output
+
+
+@final
+class Seldom:
+    """Counts until it is time to tell."""
+
+    __slots__ = ("_count", "_due", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._count = 0
+        self._due = 0.0
+
+    def note(self, now: float) -> int:
+        """It happened once more; returns how often since it was last told, or 0 while it is too early to tell."""
+        self._count += 1
+        if now < self._due:
+            return 0
+        self._due = now + self._seconds
+        count, self._count = self._count, 0
+        return count
+
+
+Result = TypeVar("Result")
+Told = TypeVar("Told")
+
+
+async def outcome(start: Callable[[Callable[[Exception | None], None]], Result]) -> Result:
+    """Start something that tells when it is done; returns then what starting it returned. Raises what it tells."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(error: Exception | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    result = start(tell)
+    await future
+    return result
+
+
+async def answer(ask: Callable[[Callable[[Told], None]], None]) -> Told:
+    """Ask something that is answered by a callback; returns the answer."""
+    future: asyncio.Future[Told] = asyncio.get_running_loop().create_future()
+    ask(lambda told: None if future.done() else future.set_result(told))
+    return await future
+
 
 _log: Final = logging.getLogger("headrace.net")
 
@@ -25,6 +75,8 @@ _TRANSPORT_HIGH_BYTES: Final = 256 << 10
 _TRANSPORT_LOW_BYTES: Final = 64 << 10
 HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
+_SILENT: Final = Seldom(1.0)
+"""Connections of this process without a handshake: who opens thousands must not fill the log."""
 _LOOKS: Final = 6
 """How often it is looked at whether something came, while a peer may be silent."""
 
@@ -34,6 +86,7 @@ BY_BROKER: Final = 2
 BY_RATE: Final = 4
 BY_WITHHELD: Final = 8
 BY_ORDER: Final = 16
+BY_INTAKE: Final = 32
 
 
 Gate = Callable[[], bool]
@@ -319,6 +372,10 @@ class Wire(asyncio.Protocol):
         self._stop_timer()
         self.output.clear()
         self._before.clear()
+        endings_of(self._loop).add(self._lost)
+
+    def _lost(self) -> None:
+        """The connection is gone: others hear of it."""
         try:
             self._handler.lost()
         except Exception:
@@ -395,7 +452,11 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
 
     def _on_no_handshake(self, seconds: float) -> None:
-        _log.warning("no handshake within %g s: the connection is ended", seconds, extra=self._about())
+        count = _SILENT.note(self._loop.time())
+        if count == 1:
+            _log.warning("no handshake within %g s: the connection is ended", seconds, extra=self._about())
+        elif count:
+            _log.warning("no handshake within %g s: %d connections are ended", seconds, count, extra=self._about())
         self.abort()
 
     def guarded(self, call: Callable[[], None]) -> None:

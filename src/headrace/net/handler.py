@@ -40,6 +40,10 @@ class Handler(ABC):
         """The peer sends no more. Returns whether it is still to be sent something; otherwise that was all."""
         return False
 
+    def buffered(self, size_bytes: int) -> None:
+        """So many bytes came for this and are not passed on yet, because what is around them is not whole."""
+        return
+
     def facts(self) -> ConnectionFacts | None:
         """Who this is; None as long as nobody logged in."""
         return None

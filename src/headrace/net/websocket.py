@@ -24,6 +24,7 @@ _log.setLevel(logging.WARNING)  # every handshake is worth a line to the library
 STRANGER_FRAME_BYTES: Final = 1 << 20
 """The largest frame of a client that is not known yet."""
 _LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_HEAD_END: Final = b"\r\n\r\n"
 _SHORT: Final = 126
 _LONG: Final = 127
 
@@ -60,6 +61,8 @@ class WebSocket(Handler):
             logger=_log,
         )
         self._wire: Wire | None = None
+        self._tail = b""
+        """The last bytes that came of the handshake: its end may lie between two segments."""
         self._is_open = False
 
     def opened(self, wire: Wire) -> None:
@@ -69,6 +72,25 @@ class WebSocket(Handler):
         wire = self._wire
         if wire is None:
             return
+        if not self._is_open:
+            data = self._hear_head(wire, data)
+        if self._is_open and data:
+            self._hear(wire, data)
+            self._handler.buffered(len(self._protocol.reader.buffer))
+
+    def _hear_head(self, wire: Wire, data: bytes) -> bytes:
+        """Take bytes up to the end of the handshake; returns what follows.
+
+        Frames in the same segment are for later: until the handshake is answered they mean nothing.
+        """
+        seen = self._tail + data
+        end = seen.find(_HEAD_END)
+        self._tail = seen[-len(_HEAD_END) + 1 :]
+        cut = len(data) if end < 0 else end + len(_HEAD_END) - len(seen) + len(data)
+        self._hear(wire, data[:cut])
+        return data[cut:]
+
+    def _hear(self, wire: Wire, data: bytes) -> None:
         protocol = self._protocol
         if wire.is_established:
             protocol.max_fragment_size = self._max_frame_bytes
@@ -128,6 +150,7 @@ class WebSocket(Handler):
 
     def lost(self) -> None:
         self._wire = None
+        self._protocol.reader.buffer.clear()
         if self._is_open:
             self._is_open = False
             self._handler.lost()

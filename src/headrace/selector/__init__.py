@@ -4,10 +4,10 @@ docs/design/selectors.md says what every corner means, and why the parser is our
 """
 
 from headrace.selector.canonical import canonical_text
-from headrace.selector.row import MappingRow, Row
+from headrace.selector.evaluate import MappingRow, Row
+from headrace.selector.fields import HeaderValue, header_text
 from headrace.selector.selector import Selector, parse
 from headrace.selector.spark_sql import to_spark_sql
-from headrace.selector.values import HeaderValue, header_text
 
 __all__ = [
     "HeaderValue",

@@ -3,7 +3,7 @@
 from typing import Final
 
 from headrace.selector.fields import FIELDS
-from headrace.selector.lexer import KEYWORDS
+from headrace.selector.parser import KEYWORDS
 from headrace.selector.selector import Selector
 from headrace.selector.tree import (
     AllOf,

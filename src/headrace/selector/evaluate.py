@@ -5,18 +5,23 @@ two-valued `and` and `or` answer "is it TRUE?" exactly as three-valued logic doe
 """
 
 import operator
-from collections.abc import Callable
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Final, final
 
-from headrace.selector.fields import EXACT, FIELDS, TEXT
+from mypy_extensions import mypyc_attr
+
+from headrace.selector.fields import EXACT, FIELDS, TEXT, HeaderValue, header_number, header_text, header_truth
 from headrace.selector.like import matcher_of
-from headrace.selector.reading import Comparable, Get, constant_of, getter, text_getter
-from headrace.selector.row import Row
 from headrace.selector.tree import (
+    FLOAT,
     HEADER,
+    TRUTH,
     UNLIKE,
     AllOf,
     AnyOf,
+    Arithmetic,
     Between,
     Compare,
     Condition,
@@ -29,13 +34,187 @@ from headrace.selector.tree import (
     Not,
     Null,
     Number,
+    Signed,
     Text,
     Truth,
     Value,
     common_kind,
     kind_of,
 )
-from headrace.selector.values import header_text, header_truth
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Row(ABC):
+    """One message as a selector sees it. A value of a type that its column cannot have counts as absent."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def field(self, name: str) -> HeaderValue:
+        """The message field of this name (see fields.py), or None when the message has none."""
+
+    @abstractmethod
+    def header(self, name: str) -> HeaderValue:
+        """The header, or application property, of this name, or None when there is none."""
+
+
+@final
+class MappingRow(Row):
+    """A row over two mappings, for tests and for callers that hold a message as plain values."""
+
+    __slots__ = ("_fields", "_headers")
+
+    def __init__(
+        self,
+        fields: Mapping[str, HeaderValue] | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+    ) -> None:
+        self._fields = {} if fields is None else fields
+        self._headers = {} if headers is None else headers
+
+    def field(self, name: str) -> HeaderValue:
+        return self._fields.get(name)
+
+    def header(self, name: str) -> HeaderValue:
+        return self._headers.get(name)
+
+
+Comparable = str | int | float | Decimal
+Get = Callable[[Row], Comparable | None]
+Calculate = Callable[[Row], float | None]
+
+LARGEST_FLOAT: Final = 1.7976931348623157e308
+
+
+def constant_of(literal: Text | Number | Truth, kind: str) -> Comparable:
+    """The literal's value as it is compared."""
+    return float(literal.value) if kind == FLOAT else literal.value
+
+
+def getter(value: Value, kind: str) -> Get:
+    """A function that reads the value from a row as TEXT, EXACT, FLOAT or TRUTH."""
+    if kind == TEXT:
+        return text_getter(value)
+    if kind == EXACT:
+        return _exact_getter(value)
+    if kind == TRUTH:
+        return _truth_getter(value)
+    calculate = _calculation(value)
+
+    def finite(row: Row) -> float | None:
+        result = calculate(row)
+        # Not a number is in no range either.
+        return result if result is not None and -LARGEST_FLOAT <= result <= LARGEST_FLOAT else None
+
+    return finite
+
+
+def text_getter(value: Value) -> Callable[[Row], str | None]:
+    """A function that reads the value from a row as text."""
+    match value:
+        case Header(name):
+            return lambda row: header_text(row.header(name))
+        case Field(name):
+            column, convert = FIELDS[name].column, FIELDS[name].convert
+
+            def read(row: Row) -> str | None:
+                found = row.field(column)
+                if convert is not None:
+                    found = convert(found) if type(found) is int else None
+                return found if type(found) is str else None
+
+            return read
+        case Text(text):
+            return lambda row: text
+    return _nothing
+
+
+def _exact_getter(value: Value) -> Callable[[Row], int | Decimal | None]:
+    match value:
+        case Header(name):
+            return lambda row: header_number(row.header(name))
+        case Field(name):
+            column, convert = FIELDS[name].column, FIELDS[name].convert
+
+            def read(row: Row) -> int | None:
+                found = row.field(column)
+                if convert is not None and type(found) is int:
+                    found = convert(found)
+                return found if type(found) is int else None
+
+            return read
+        case Number(number):
+            return lambda row: number
+    return _nothing
+
+
+def _truth_getter(value: Value) -> Callable[[Row], bool | None]:
+    match value:
+        case Header(name):
+            return lambda row: header_truth(row.header(name))
+        case Truth(truth):
+            return lambda row: truth
+    return _nothing
+
+
+def _nothing(row: Row) -> None:
+    return None
+
+
+# Calculations are in IEEE doubles, as Java's are: infinities and NaN arise and pass through alike in both.
+
+
+def _divide(dividend: float, divisor: float) -> float | None:
+    return None if divisor == 0 else dividend / divisor
+
+
+_CALCULATE: Final[dict[str, Callable[[float, float], float | None]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+}
+
+
+def _calculation(value: Value) -> Calculate:
+    match value:
+        case Arithmetic(sign, left, right):
+            first, second, combine = _calculation(left), _calculation(right), _CALCULATE[sign]
+
+            def calculate(row: Row) -> float | None:
+                one = first(row)
+                if one is None:
+                    return None
+                other = second(row)
+                return None if other is None else combine(one, other)
+
+            return calculate
+        case Signed("-", operand):
+            inner = _calculation(operand)
+
+            def negate(row: Row) -> float | None:
+                result = inner(row)
+                return None if result is None else -result
+
+            return negate
+        case Signed(_, operand):
+            return _calculation(operand)
+        case Number(number):
+            constant = float(number)
+            return lambda row: constant
+        case Null():
+            return _nothing
+    exact = _exact_getter(value)
+
+    def read(row: Row) -> float | None:
+        found = exact(row)
+        try:
+            return None if found is None else float(found)
+        except OverflowError:  # an integer no column can hold
+            return None
+
+    return read
+
 
 Test = Callable[[Row], bool]
 

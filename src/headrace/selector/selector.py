@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import final
 
-from headrace.selector.evaluate import predicate_of
+from headrace.selector.evaluate import Row, predicate_of
 from headrace.selector.fields import FIELDS
 from headrace.selector.parser import parse_tree
-from headrace.selector.row import Row
 from headrace.selector.tree import (
     AllOf,
     AnyOf,

@@ -7,7 +7,7 @@ See docs/design/selectors.md for what each form means and which columns the fram
 from decimal import Decimal
 from typing import Final
 
-from headrace.selector.fields import EXACT, FIELDS, TEXT
+from headrace.selector.fields import DIGITS_AFTER_POINT, EXACT, FIELDS, NUMBER_TEXT, TEXT
 from headrace.selector.like import regex_of, shape_of
 from headrace.selector.selector import Selector
 from headrace.selector.tree import (
@@ -37,7 +37,6 @@ from headrace.selector.tree import (
     common_kind,
     kind_of,
 )
-from headrace.selector.values import DIGITS_AFTER_POINT, NUMBER_TEXT
 
 _UNKNOWN: Final = "CAST(NULL AS BOOLEAN)"
 _LARGEST: Final = "1.7976931348623157E308D"
@@ -109,7 +108,7 @@ def _like(operand: Value, pattern: str, escape: str | None) -> str:
 
 
 def _read(value: Value, kind: str) -> str:
-    """The value as it is compared: the counterpart of `getter` in reading.py."""
+    """The value as it is compared: the counterpart of `getter` in evaluate.py."""
     if kind == FLOAT:
         result = _double(value)
         if isinstance(value, Signed | Arithmetic):

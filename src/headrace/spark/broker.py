@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
-from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
+from headrace.spark.partitioning import check_loss
 from headrace.spark.place import Piece, Place, QueuePartition
 
 _LOOK_SECONDS: Final = 0.02

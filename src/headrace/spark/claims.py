@@ -100,7 +100,7 @@ class Claims:
 
 
 @final
-class Keeper:
+class ClaimKeeper:
     """Renews a claim in the background for as long as this process lives and it is not let go."""
 
     def __init__(self, options: ReadOptions) -> None:

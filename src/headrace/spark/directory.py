@@ -7,11 +7,10 @@ from typing import Final, final
 import pyarrow as pa
 
 from headrace.errors import Corrupt, NotFound, Truncated, Unavailable
-from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
+from headrace.spark.partitioning import check_loss
 from headrace.spark.place import Piece, Place, QueuePartition
-from headrace.storage.local.follower import Follower
-from headrace.storage.local.spans import Span, SpanReader
+from headrace.storage.local.follower import Follower, Span, SpanReader
 
 _ATTEMPTS: Final = 5
 _HOST_SEPARATOR: Final = "\0"

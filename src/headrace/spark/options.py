@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from headrace.config.groups import MAIN, is_name, meant
+from headrace.config.replication import MAIN, is_name, meant
 from headrace.errors import Refused
 
 EARLIEST: Final = "earliest"

@@ -1,8 +1,24 @@
-"""Pieces of a queue put together into partitions, and how far a trigger goes. Decisions only, no I/O."""
+"""Pieces of a queue put together into partitions, how far a trigger goes, and what follows lost messages. No I/O."""
 
 from collections.abc import Sequence
 
+from headrace.errors import Truncated
 from headrace.spark.place import Piece
+
+
+def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
+    """Where to read on when `wanted` was to be read next and the queue begins at `first`.
+
+    Raises Truncated when messages in between are gone and that is a loss to whoever reads.
+    """
+    if wanted >= first:
+        return wanted
+    if is_loss:
+        raise Truncated(
+            f"offsets {wanted} to {first - 1} of queue {queue!r} are gone: retention, consumers or a purge took them. "
+            f"Start anew from earliest, or set option failOnDataLoss=false to read on at {first}"
+        )
+    return first
 
 
 def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import NotFound, Unavailable
 from headrace.spark.filters import Filters
 from headrace.spark.options import EARLIEST, Position, ReadOptions

@@ -1,21 +1,242 @@
-"""The content type and the headers in stored properties, for reading a data directory without a broker. Nothing else.
+"""The content type and the headers in stored properties of all protocols, for reading without a broker.
 
 A message keeps its properties as its publisher's protocol sent them; the protocols have the codecs that know all of
 them both ways. An executor must not load the server for two fields, so these are read here, and a property test holds
 each reader against the protocol's own codec. What cannot be read says nothing, as for a selector.
+
+A byte that says how the body is written, where its highest bit is set four bytes for the size of what follows, and then
+the sections before the body: annotations named `x-...` and application properties are the headers.
+
+A list is one property after the other: an identifier (one byte), then its value, whose form the identifier decides.
+Texts and binary data have their length (u16, big-endian) before them; a user property is two texts.
 """
 
 import json
 import struct
+import uuid
 from base64 import b64decode
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
 from headrace.model import AMQP091, AMQP10, MQTT5, NATIVE
-from headrace.selector.values import header_text
-from headrace.spark.amqp10_properties import read_amqp10
-from headrace.spark.mqtt5_properties import read_mqtt5
+from headrace.selector.fields import header_text
+
+_MQTT5_CONTENT_TYPE: Final = 0x03
+_USER_PROPERTY: Final = 0x26
+_SIZES: Final = {0x01: 1, 0x02: 4, 0x23: 2}
+"""Payload format, message expiry, topic alias: how many bytes each has."""
+_BINARIES: Final = (0x08, 0x09)
+"""Response topic and correlation data."""
+
+
+def read_mqtt5(raw: bytes) -> tuple[str, dict[str, object]]:
+    """Of a name that is there several times, the last value counts. Raises ValueError and IndexError for no list."""
+    content_type = ""
+    headers: dict[str, object] = {}
+    at = 0
+    while at < len(raw):
+        identifier = raw[at]
+        at += 1
+        if identifier == _USER_PROPERTY:
+            name, at = _text(raw, at)
+            headers[name], at = _text(raw, at)
+        elif identifier == _MQTT5_CONTENT_TYPE:
+            content_type, at = _text(raw, at)
+        elif identifier in _BINARIES:
+            at = _end(raw, at)
+        elif identifier in _SIZES:
+            at += _SIZES[identifier]
+        else:
+            raise ValueError(f"a message has no property 0x{identifier:02x}")
+    return content_type, headers
+
+
+def _text(raw: bytes, at: int) -> tuple[str, int]:
+    end = _end(raw, at)
+    return raw[at + 2 : end].decode(), end
+
+
+def _end(raw: bytes, at: int) -> int:
+    """Where what has its length before it ends."""
+    end = at + 2 + int.from_bytes(raw[at : at + 2])
+    if end > len(raw):
+        raise ValueError("the list ends in the middle of a property")
+    return end
+
+
+_HAS_FOOTER: Final = 0x80
+_ANNOTATIONS: Final = 0x72
+_PROPERTIES: Final = 0x73
+_APPLICATION: Final = 0x74
+_AMQP10_CONTENT_TYPE: Final = 6
+_JMS_NAMES: Final = {1: "JMSXUserID", 10: "JMSXGroupID", 11: "JMSXGroupSeq"}
+"""Properties that JMS has among those of the application, by their place."""
+_NAMES: Final = {
+    "amqp:message-annotations:map": _ANNOTATIONS,
+    "amqp:properties:list": _PROPERTIES,
+    "amqp:application-properties:map": _APPLICATION,
+}
+_NOT_HEADERS: Final = ("x-basic-type", "x-basic-app-id")
+_MAX_DEPTH: Final = 64
+_LAST_MS: Final = 253402300799999  # what a datetime of the broker holds, and so has no text
+_FIRST_MS: Final = -62135596800000
+
+_CONSTANTS: Final[dict[int, object]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_AMQP10_NUMBERS: Final = {
+    0x50: struct.Struct(">B"),
+    0x51: struct.Struct(">b"),
+    0x52: struct.Struct(">B"),
+    0x53: struct.Struct(">B"),
+    0x54: struct.Struct(">b"),
+    0x55: struct.Struct(">b"),
+    0x60: struct.Struct(">H"),
+    0x61: struct.Struct(">h"),
+    0x70: struct.Struct(">I"),
+    0x71: struct.Struct(">i"),
+    0x72: struct.Struct(">f"),
+    0x80: struct.Struct(">Q"),
+    0x81: struct.Struct(">q"),
+    0x82: struct.Struct(">d"),
+}
+_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+# Decimals of IEEE 754 as binary integers: bits of the exponent, bias, digits.
+_DECIMALS: Final = {0x74: (8, 101, 7), 0x84: (10, 398, 16), 0x94: (14, 6176, 34)}
+
+
+def read_amqp10(raw: bytes) -> tuple[str, dict[str, object]]:
+    """Raises ValueError, IndexError or struct.error when the bytes are not such properties."""
+    head = raw[1:]
+    if raw[0] & _HAS_FOOTER:
+        head = raw[5 : 5 + int.from_bytes(raw[1:5])]
+    content_type = ""
+    named: dict[str, object] = {}
+    annotations: dict[str, object] = {}
+    application: dict[str, object] = {}
+    at = 0
+    while at < len(head):
+        if head[at] != 0:
+            raise ValueError("a section is no described value")
+        kind, at = _value(head, at + 1)
+        kind = _NAMES.get(kind, 0) if isinstance(kind, str) else kind
+        if kind == _ANNOTATIONS:
+            found, at = _pairs(head, at)
+            annotations = {name: value for name, value in found.items() if name.startswith("x-")}
+        elif kind == _APPLICATION:
+            application, at = _pairs(head, at)
+        elif kind == _PROPERTIES:
+            fields, at = _items(head, at)
+            text = fields[_AMQP10_CONTENT_TYPE] if len(fields) > _AMQP10_CONTENT_TYPE else None
+            content_type = text if isinstance(text, str) else ""
+            named = {_JMS_NAMES[place]: _plain(fields[place]) for place in _JMS_NAMES if place < len(fields)}
+        else:
+            _, at = _value(head, at)
+    for name in _NOT_HEADERS:
+        annotations.pop(name, None)
+    return content_type, {**named, **annotations, **application}
+
+
+def _plain(value: object) -> object:
+    """A user's name is bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _pairs(raw: bytes, at: int) -> tuple[dict[str, object], int]:
+    """The entries of a map whose names are texts."""
+    items, at = _items(raw, at)
+    pairs = zip(items[::2], items[1::2], strict=True)
+    return {name: value for name, value in pairs if isinstance(name, str)}, at
+
+
+def _items(raw: bytes, at: int) -> tuple[list[object], int]:
+    """The items of a list or a map."""
+    code = raw[at]
+    if code == 0x45:
+        return [], at + 1
+    if code in (0xC0, 0xC1):
+        end, count, at = at + 2 + raw[at + 1], raw[at + 2], at + 3
+    elif code in (0xD0, 0xD1):
+        size, count = struct.unpack_from(">II", raw, at + 1)
+        end, at = at + 5 + size, at + 9
+    else:
+        raise ValueError(f"{code:#x} is neither a list nor a map")
+    items: list[object] = []
+    for _ in range(count):
+        item, at = _value(raw, at)
+        items.append(item)
+    if at != end:
+        raise ValueError("a compound value does not end where it says")
+    return items, at
+
+
+def _value(raw: bytes, at: int, depth: int = _MAX_DEPTH) -> tuple[object, int]:
+    """A value and where it ends; None for what has no text."""
+    code = raw[at]
+    at += 1
+    if code == 0 and depth:
+        _, at = _value(raw, at, depth - 1)
+        return _value(raw, at, depth - 1)
+    if code in _CONSTANTS:
+        return _CONSTANTS[code], at
+    number = _AMQP10_NUMBERS.get(code)
+    if number is not None:
+        return number.unpack_from(raw, at)[0], at + number.size
+    width = _WIDTHS.get(code >> 4)
+    if width is not None:
+        piece = raw[at : at + width]
+        if len(piece) < width:
+            raise ValueError("a value is cut short")
+        return _fixed(code, piece), at + width
+    if code == 0x45:
+        return None, at
+    start = at + 1 if code >> 4 in (0xA, 0xC, 0xE) else at + 4
+    end = start + int.from_bytes(raw[at:start])
+    if code >> 4 < 0xA or end > len(raw):
+        raise ValueError("a value is cut short, or of no type")
+    return _variable(code, raw[start:end]), end
+
+
+def _fixed(code: int, piece: bytes) -> object:
+    if code == 0x56:
+        return piece[0] == 1
+    if code == 0x73:
+        number = int.from_bytes(piece)
+        return "\ufffd" if 0xD800 <= number < 0xE000 else chr(number)
+    if code == 0x83:
+        time_ms = int.from_bytes(piece, signed=True)
+        return None if _FIRST_MS <= time_ms <= _LAST_MS else time_ms
+    if code == 0x98:
+        return str(uuid.UUID(bytes=piece))
+    if code in _DECIMALS:
+        return _decimal(code, piece)
+    raise ValueError(f"there is no type {code:#x}")
+
+
+def _variable(code: int, piece: bytes) -> object:
+    if code in (0xA0, 0xB0):
+        return piece
+    if code in (0xA1, 0xB1):
+        return piece.decode()
+    if code in (0xA3, 0xB3):
+        return piece.decode("ascii")
+    if code in (0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
+        return None
+    raise ValueError(f"there is no type {code:#x}")
+
+
+def _decimal(code: int, piece: bytes) -> Decimal:
+    exponent_bits, bias, digits = _DECIMALS[code]
+    bits, width = int.from_bytes(piece), len(piece) * 8
+    sign, top = bits >> (width - 1), bits >> (width - 6) & 0x1F
+    if top >> 1 == 0b1111:
+        return Decimal("NaN") if top & 1 else Decimal("-Infinity" if sign else "Infinity")
+    is_large = top >> 3 == 0b11
+    low = width - exponent_bits - (3 if is_large else 1)
+    coefficient = bits & ((1 << low) - 1) | (0b100 << low if is_large else 0)
+    exponent = bits >> low & ((1 << exponent_bits) - 1)
+    number = 0 if coefficient >= 10**digits else coefficient
+    return Decimal((sign, tuple([int(digit) for digit in str(number)]), exponent - bias))
+
 
 Said = tuple[str | None, dict[str, str] | None]
 _NOTHING: Final[Said] = (None, None)

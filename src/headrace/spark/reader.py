@@ -9,9 +9,8 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.columns import arrow_schema
 from headrace.spark.filters import Filters, take
-from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import grouped
+from headrace.spark.partitioning import check_loss, grouped
 from headrace.spark.place import Piece, Place, QueuePartition, open_place, read_partition
 
 Range = tuple[str, list[Piece], bool]

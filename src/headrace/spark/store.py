@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from headrace.clock import SystemClock
 from headrace.errors import Corrupt, Truncated, Unavailable
-from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
+from headrace.spark.partitioning import check_loss
 from headrace.spark.place import Piece, Place, QueuePartition
 from headrace.spark.properties import read_properties
 from headrace.storage.frame import Frame

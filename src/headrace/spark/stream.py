@@ -1,4 +1,4 @@
-"""Reading queues as a stream: offsets of the query are offsets of the logs, one per queue. Batches are reader.py's."""
+"""Reading queues as a stream: offsets of the query are offsets of the logs, one per queue. Batches are log.py's."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,9 +16,8 @@ from pyspark.sql.types import StructType
 from headrace.errors import NotFound, Truncated
 from headrace.spark.columns import arrow_schema
 from headrace.spark.filters import Filters
-from headrace.spark.loss import check_loss
 from headrace.spark.options import ReadOptions
-from headrace.spark.partitioning import within_bytes, within_rows
+from headrace.spark.partitioning import check_loss, within_bytes, within_rows
 from headrace.spark.place import Place, open_place, read_partition
 from headrace.spark.reader import Range, make_partitions
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.errors import Refused
-from headrace.spark.claims import Claim, Claims, Keeper, claim_of
+from headrace.spark.claims import Claim, ClaimKeeper, Claims, claim_of
 from headrace.spark.columns import arrow_schema
 from headrace.spark.options import DEFAULT_LEASE_SECONDS, WORK_MODE, ReadOptions, read_options
 from headrace.spark.place import open_place, read_partition
@@ -50,13 +50,13 @@ class Work:
         self._options = read_options({**self._given, "path": queues})
         self._queues = queues
         self._claims = Claims(self._options)
-        self._keeper: Keeper | None = None
+        self._keeper: ClaimKeeper | None = None
         self._claim = Claim("", 0, {})
 
     def __enter__(self) -> DataFrame:
         """Claim what waits, up to the most; the frame is empty when nothing does. Raises NotFound, Unavailable."""
         self._claim = self._take()
-        self._keeper = Keeper(self._options)
+        self._keeper = ClaimKeeper(self._options)
         self._keeper.keep(self._claim)
         reader = self._spark.read.format("headrace").options(**self._given)
         return reader.option("claim", json.dumps(self._claim.to_offset())).load(self._queues)

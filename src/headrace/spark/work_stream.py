@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.spark.claims import Claim, Claims, Keeper, Ranges, claim_of, portions_of, runs_of
+from headrace.spark.claims import Claim, ClaimKeeper, Claims, Ranges, claim_of, portions_of, runs_of
 from headrace.spark.columns import arrow_schema
 from headrace.spark.filters import Filters
 from headrace.spark.options import ReadOptions
@@ -91,7 +91,7 @@ class _Driver:
         self._options = options
         self._place: Place = open_place(options)
         self._claims = Claims(options)
-        self._keeper = Keeper(options)
+        self._keeper = ClaimKeeper(options)
         self._current: Claim | None = None
         self._finished = 0
         self._ends: Mapping[str, int] | None = None

@@ -86,8 +86,12 @@ class Encoded(ABC):
         """Only these rows, in order."""
 
     @abstractmethod
-    def expiring(self, ttl_us: int, now_us: int) -> "Encoded":
-        """The same with a time to live that begins now or when a message is due; an earlier expiry stays."""
+    def due_times(self) -> Sequence[int]:
+        """When each may be delivered, 0 for at once; empty when all may."""
+
+    @abstractmethod
+    def expiring(self, ttl_us: int, now_us: int, keeps_earlier: bool = True) -> "Encoded":
+        """The same with a time to live that begins now or when a message is due; an earlier expiry stays if asked."""
 
 
 @final
@@ -355,6 +359,11 @@ class Engine(ABC):
     @abstractmethod
     def get(self, table: str, key: bytes) -> bytes | None:
         """One value, or None."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes no messages now, in a sentence; "" when it takes them."""
+        return ""
 
     @abstractmethod
     def poll(self) -> None:

@@ -15,6 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException
 from proton.utils import BlockingConnection
 
+from tests.paho_helpers import Paho
 from tests.servers import Server
 
 
@@ -338,7 +339,7 @@ def test_a_group_is_listed_shown_sought_and_deleted(api: httpx.Client, name: str
     assert [(each["name"], each["mode"], each["committed"], each["lag"]) for each in listed] == [("g", "stream", 2, 0)]
     assert (sought["cursor"], sought["lag"]) == (1, 1)
     assert payloads(again) == ["two"]
-    assert deleted.status_code == 204
+    assert deleted.json() == {"queue": name, "group": "g", "messages": 0}
     assert api.get(group).status_code == 404
 
 
@@ -400,9 +401,124 @@ def test_dead_letters_are_listed_sent_back_moved_and_purged(api: httpx.Client, n
     assert payloads(listed) == ["one", "two", "three", "four"]
     assert listed[0]["properties"]["headers"]["_dlq_reason"] == "rejected"
     assert graves[f"$dlq/{name}"] == 4
-    assert (redriven, moved, purged) == ({"messages": 1}, {"messages": 1}, {"messages": 2})
+    grave = f"$dlq/{name}"
+    assert redriven == {"queue": grave, "messages": 1, "next": 2}
+    assert moved == {"queue": grave, "messages": 1, "next": 1}
+    assert purged == {"queue": grave, "messages": 2, "next": None}
     assert payloads(consume(api, name, limit=9)) == ["two"]
     assert payloads(consume(api, f"{name}-elsewhere", limit=9)) == ["one"]
+
+
+def test_a_queue_without_dead_letters_keeps_its_messages(api: httpx.Client, name: str) -> None:
+    declare(api, name)
+    declare(api, f"{name}-elsewhere")
+    publish(api, name, "alive")
+    letters = f"/queues/%2F/{name}/dead-letters"
+
+    answers = [
+        api.get(letters).json(),
+        api.get(f"/dead-letters/%2F/{name}").json()["messages"],
+        api.post(f"{letters}/redrive").json()["messages"],
+        api.post(f"{letters}/move", json={"to": f"{name}-elsewhere"}).json()["messages"],
+        api.post(f"{letters}/purge").json()["messages"],
+    ]
+
+    assert answers == [{"items": [], "next": None}, 0, 0, 0, 0]
+    assert api.get(f"/queues/%2F/{quote(f'$dlq/{name}', safe='')}/dead-letters").status_code == 404
+    assert api.post(f"/queues/%2F/{name}-missing/dead-letters/purge").status_code == 404
+    assert payloads(consume(api, name, limit=9)) == ["alive"]
+
+
+def die_through_exchange(api: httpx.Client, name: str, *texts: str) -> str:
+    """Have messages die in a queue that sends its dead letters to another by the default exchange; returns that."""
+    parking = f"{name}-parking"
+    declare(api, parking, arguments={})
+    declare(api, name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": parking})
+    publish(api, name, *texts)
+    if texts:
+        consume(api, name, limit=len(texts), then="reject")
+    return parking
+
+
+def test_dead_letters_behind_an_exchange_are_listed_sent_back_moved_and_purged(api: httpx.Client, name: str) -> None:
+    parking = die_through_exchange(api, name, "one", "two", "three", "four")
+    publish(api, parking, "not a letter")
+    declare(api, f"{name}-elsewhere")
+    letters = f"/queues/%2F/{parking}/dead-letters"
+
+    graves = [grave for grave in api.get("/dead-letters/%2F?limit=1000").json()["items"] if grave["queue"] == parking]
+    by_origin = api.get(f"/queues/%2F/{name}/dead-letters").json()
+    listed = api.get(letters).json()
+    redriven = api.post(f"{letters}/redrive", json={"limit": 1, "offset": 1}).json()
+    moved = api.post(f"{letters}/move", json={"to": f"{name}-elsewhere", "limit": 1}).json()
+    purged = api.post(f"{letters}/purge").json()
+
+    assert graves == [{"vhost": "/", "queue": parking, "origin": name, "messages": 5, "has_others": True}]
+    assert payloads(listed["items"]) == payloads(by_origin["items"]) == ["one", "two", "three", "four"]
+    assert [done["messages"] for done in (redriven, moved, purged)] == [1, 1, 2]
+    assert payloads(consume(api, name, limit=9)) == ["two"]
+    assert payloads(consume(api, f"{name}-elsewhere", limit=9)) == ["one"]
+    assert payloads(consume(api, parking, limit=9)) == ["not a letter"]
+
+
+def test_dead_letters_behind_an_exchange_that_came_over_mqtt_are_found_and_sent_back(
+    api: httpx.Client, server: Server, name: str
+) -> None:
+    parking = die_through_exchange(api, name)
+    publisher = Paho(server.mqtt_port, name)
+    publisher.sure(f"$queue/{name}/key", b"from afar")
+    publisher.close()
+    consume(api, name, then="reject")
+
+    (grave,) = [each for each in api.get("/dead-letters/%2F?limit=1000").json()["items"] if each["queue"] == parking]
+    assert (grave["origin"], grave["messages"]) == (name, 1)
+    assert api.post(f"/queues/%2F/{parking}/dead-letters/redrive").json()["messages"] == 1
+    (back,) = consume(api, name)
+    assert (back["payload"], back["topic"]) == ("from afar", f"$queue/{name}/key")
+
+
+def test_one_dead_letter_that_cannot_go_back_does_not_send_the_next_instead(api: httpx.Client, name: str) -> None:
+    parking = die_through_exchange(api, name, "stays")
+    other = f"{name}-other"
+    declare(api, other, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": parking})
+    publish(api, other, "not meant")
+    consume(api, other, then="reject")
+    api.delete(f"/queues/%2F/{name}")
+
+    done = api.post(f"/queues/%2F/{parking}/dead-letters/redrive", json={"offset": 0, "until": 1}).json()
+
+    assert done["messages"] == 0
+    assert api.get(f"/queues/%2F/{other}").json()["counters"]["ready"] == 0
+
+
+def test_a_queue_that_holds_dead_letters_and_has_its_own_can_be_named_exactly(api: httpx.Client, name: str) -> None:
+    parking = f"{name}-parking"
+    declare(api, parking)
+    declare(api, name, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": parking})
+    publish(api, name, "first", "second")
+    consume(api, name, limit=2, then="reject")
+    consume(api, parking, limit=1, then="reject")
+    letters = f"/queues/%2F/{parking}/dead-letters"
+
+    assert payloads(api.get(letters).json()["items"]) == ["first"]
+    assert payloads(api.get(letters, params={"exact": "true"}).json()["items"]) == ["second"]
+    assert api.post(f"{letters}/purge", params={"exact": "true"}).json()["queue"] == parking
+    assert payloads(api.get(letters).json()["items"]) == ["first"]
+
+
+def test_dead_letters_go_back_only_to_queues_that_the_user_may_write_to(
+    api: httpx.Client, server: Server, name: str
+) -> None:
+    parking = die_through_exchange(api, name, "one")
+    api.put(f"/users/{name}", json={"password": "secret", "tags": ["management"]})
+    api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": f"^{parking}$", "read": ".*"})
+
+    answer = httpx.post(
+        f"{server.http_url}/api/v1/queues/%2F/{parking}/dead-letters/redrive", auth=(name, "secret"), json={}
+    )
+
+    assert answer.json()["messages"] == 0
+    assert payloads(api.get(f"/queues/%2F/{parking}/dead-letters").json()["items"]) == ["one"]
 
 
 def test_messages_are_moved_to_another_queue(api: httpx.Client, name: str) -> None:
@@ -488,7 +604,7 @@ def test_virtual_hosts_are_made_and_removed(api: httpx.Client, name: str) -> Non
     assert api.put(f"/vhosts/{name}").status_code == 200
     assert name in [host["name"] for host in api.get("/vhosts").json()["items"]]
     assert api.get("/overview", params={"vhost": name}).json()["vhosts"] == [name]
-    assert api.delete(f"/vhosts/{name}").status_code == 204
+    assert api.delete(f"/vhosts/{name}").json() == {"vhost": name, "queues": 0, "messages": 0}
     assert api.get("/overview", params={"vhost": name}).status_code == 404
     assert api.delete("/vhosts/%2F").status_code == 400
 
@@ -609,5 +725,5 @@ def test_a_session_is_listed_with_its_subscriptions_and_ended(api: httpx.Client,
     assert name in listed
     assert name not in connected
     assert subscriptions == [{"pattern": f"{name}/+", "qos": 1, "group": ""}]
-    assert ended.status_code == 204
+    assert ended.json() == {"client_id": name, "messages": 1}
     assert api.get(f"/sessions/%2F/{name}").status_code == 404

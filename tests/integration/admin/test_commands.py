@@ -12,10 +12,15 @@ import pytest
 
 from headrace.cli.client import EXIT_LOGIN, EXIT_NOT_FOUND, EXIT_UNAVAILABLE
 from tests.commands import headrace
+from tests.paho_helpers import Paho
 from tests.servers import Server
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 _CLIENTS = ["publish", "consume", "queues", "groups", "dlq"]
+
+
+def reject_all(http: httpx.Client, queue: str) -> None:
+    http.post(f"/api/v1/queues/%2F/{queue}/consume", json={"limit": 100, "then": "reject"}).raise_for_status()
 
 
 @pytest.fixture
@@ -116,7 +121,8 @@ def test_exit_codes_say_what_went_wrong(run: Run, server: Server, name: str) -> 
     silent = run("queues", "list", "--url", "http://127.0.0.1:1", code=EXIT_UNAVAILABLE)
     other = run("queues", "list", "--url", f"http://127.0.0.1:{server.port}", code=EXIT_UNAVAILABLE)
     bad_url = run("queues", "list", "--url", "over there", code=2)
-    asked = run("queues", "delete", name, code=2)
+    run("queues", "declare", f"{name}-there")
+    asked = run("queues", "delete", f"{name}-there", code=2)
     refused = run("queues", "declare", name, "--type", "round", code=1)
 
     assert f"no queue '{name}'" in missing.stderr
@@ -158,3 +164,120 @@ def test_version_and_help_load_no_command(environment: dict[str, str]) -> None:
     code = "import sys, headrace.cli; sys.exit('headrace.app' in sys.modules or 'rich.table' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+# -- what is lost is told before
+
+
+def test_dead_letters_of_a_queue_that_has_none_are_none_and_the_queue_keeps_its_messages(run: Run, name: str) -> None:
+    run("queues", "declare", name)
+    run("queues", "declare", f"{name}-to")
+    run("publish", name, "alive")
+
+    shown = run("dlq", "show", name).stdout
+    purged = json.loads(run("dlq", "purge", name, "--yes", "--json").stdout)
+    moved = json.loads(run("dlq", "move", name, f"{name}-to", "--json").stdout)
+
+    assert (shown, purged["messages"], moved["messages"]) == ("", 0, 0)
+    assert "no dead letters" in run("dlq", "purge", name, "--yes").stdout
+    assert run("consume", name).stdout == "alive\n"
+    run("dlq", "purge", f"{name}-missing", "--yes", code=EXIT_NOT_FOUND)
+
+
+def test_dead_letters_behind_an_exchange_are_found_and_sent_back(run: Run, http: httpx.Client, name: str) -> None:
+    run("queues", "declare", f"{name}-parking", "-a", "x-max-length=10")
+    run(
+        "queues", "declare", name,
+        "-a", 'x-dead-letter-exchange=""', "-a", f"x-dead-letter-routing-key={name}-parking",
+    )  # fmt: skip
+    run("publish", name, "broken")
+    reject_all(http, name)
+
+    rows = json.loads(run("dlq", "list", "--json").stdout)
+    assert [(row["origin"], row["messages"]) for row in rows if row["queue"] == f"{name}-parking"] == [(name, 1)]
+    assert "broken" in run("dlq", "show", f"{name}-parking").stdout
+    back = run("dlq", "redrive", f"{name}-parking")
+    assert f"sending the dead letters that died in '{name}' among the 1 message of '{name}-parking'" in back.stderr
+    assert f"1 message of {name}-parking" in back.stdout
+    assert run("consume", name).stdout == "broken\n"
+
+
+def test_each_command_that_loses_messages_says_first_how_many_of_which_queue(
+    run: Run, http: httpx.Client, name: str
+) -> None:
+    run("queues", "declare", name)
+    run("publish", name, "one")
+    run("publish", name, "two")
+    http.put(f"/api/v1/vhosts/{name}").raise_for_status()
+    http.put(f"/api/v1/permissions/{name}/guest", json={"configure": ".*", "write": ".*", "read": ".*"})
+    run("queues", "declare", "inside", "--vhost", name)
+    run("publish", "inside", "x", "--vhost", name)
+
+    assert f"drop 2 messages that wait in the queue '{name}'?" in run("queues", "purge", name, code=2).stderr
+    assert f"delete the queue '{name}' with 2 messages?" in run("queues", "delete", name, code=2).stderr
+    gone = f"remove the virtual host '{name}' with 1 queue and 1 message?"
+    assert gone in run("vhosts", "remove", name, code=2).stderr
+    assert f"{name} with 1 queue and 1 message" in run("vhosts", "remove", name, "--yes").stdout
+    reject_all(http, name)
+    assert f"drop the 2 messages of '$dlq/{name}'?" in run("dlq", "purge", name, code=2).stderr
+    assert f"2 messages of $dlq/{name}" in run("dlq", "purge", name, "--yes").stdout
+
+
+def test_the_default_group_of_a_work_queue_is_not_forgotten(run: Run, name: str) -> None:
+    run("queues", "declare", name)
+    run("publish", name, "one")
+    run("consume", name)
+
+    refused = run("groups", "delete", name, "default", "--yes", code=1)
+
+    assert "would be delivered again" in refused.stderr
+    assert run("consume", name).stdout == ""
+
+
+def test_a_group_of_a_stream_is_forgotten_with_what_it_had_not_finished(run: Run, name: str) -> None:
+    run("queues", "declare", name, "--type", "stream")
+    run("publish", name, "one")
+    run("publish", name, "two")
+    run("consume", name, "--group", "readers", "--from", "first", "--count", "1")
+
+    asked = run("groups", "delete", name, "readers", code=2)
+    assert f"forget the group 'readers' of '{name}', which has not finished 1 message?" in asked.stderr
+    assert "had not finished 1 message" in run("groups", "delete", name, "readers", "--yes").stdout
+
+
+# -- what is probably not meant
+
+
+def test_a_queue_captures_what_mqtt_publishes_only_if_it_is_told_to(run: Run, server: Server, name: str) -> None:
+    idle = run("queues", "declare", f"{name}-idle", "--topic", f"{name}/#")
+    busy = run("queues", "declare", name, "--topic", f"{name}/#", "--capture")
+    run("queues", "declare", f"{name}-alone", "--capture", code=2)
+    publisher = Paho(server.mqtt_port, name)
+    publisher.sure(f"{name}/1", b"21.5")
+    publisher.close()
+
+    assert f"gets nothing by '{name}/#'" in idle.stderr
+    assert "--capture" in idle.stderr
+    assert busy.stderr == ""
+    assert run("consume", name).stdout == "21.5\n"
+    assert run("consume", f"{name}-idle").stdout == ""
+    assert "gets nothing" in run("queues", "show", f"{name}-idle").stdout
+    assert "of plain topics only with --capture" in " ".join(run("queues", "declare", "--help").stdout.split()).replace(
+        "│ │ ", ""
+    )
+
+
+def test_a_misspelled_variable_is_told(environment: dict[str, str]) -> None:
+    result = headrace("queues", "list", environment={**environment, "HEADRACE_PASWORD": "x", "HEADRACE_IMAGE": "y"})
+
+    assert "HEADRACE_PASWORD means nothing and is ignored; the nearest is HEADRACE_PASSWORD" in result.stderr
+    assert "HEADRACE_IMAGE" not in result.stderr
+
+
+def test_compacting_in_place_asks_first(run: Run, name: str) -> None:
+    run("queues", "declare", name, "--type", "stream")
+    run("publish", name, "one")
+
+    asked = run("pipeline", "compact", "--from", name, code=2)
+
+    assert f"drop all but the last of every key of the 1 message of '{name}'?" in asked.stderr

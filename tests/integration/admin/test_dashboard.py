@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import Server
 
 _ARGUMENTS = [
@@ -90,6 +90,22 @@ def test_the_overview_shows_rates_and_latency_as_they_are(inside: Page, http: ht
     tile = inside.locator(".tile").filter(has_text="Published")
     expect(tile).to_contain_text("in all")
     expect(inside.locator("main")).not_to_contain_text(re.compile("null|undefined|NaN"))
+
+
+def test_delayed_messages_are_shown_apart_and_streams_do_not_wait(inside: Page, http: httpx.Client, name: str) -> None:
+    declare(http, name, "x")
+    declare(http, f"{name}-log", "a", "b", "c", type="stream")
+    http.post("/api/v1/publish/%2F", json={"routing_key": name, "payload": "y", "deliver_in_ms": 3_600_000})
+
+    inside.goto(f"/#/queues/%2F/{name}")
+    expect(inside.locator(".tile").filter(has_text="Waiting")).to_contain_text("1")
+    expect(inside.locator(".tile").filter(has_text="Delayed")).to_contain_text("1")
+    inside.get_by_role("link", name="Queues").click()
+    inside.get_by_label("Search queues by name").fill(name)
+    stream = inside.get_by_role("row").filter(has=inside.get_by_role("link", name=f"{name}-log", exact=True))
+    expect(stream.locator('[data-label="Waiting"]')).to_have_text("")
+    inside.get_by_role("link", name="Overview").click()
+    expect(inside.locator(".tile").filter(has_text="Waiting")).to_contain_text("delayed")
 
 
 def test_a_queue_is_declared_found_and_deleted(inside: Page, name: str) -> None:
@@ -171,21 +187,74 @@ def test_dead_letters_are_looked_at_sent_back_moved_and_purged(inside: Page, htt
     grave.get_by_role("button", name="Move").click()
     inside.get_by_label("To queue").fill(f"{name}-2")
     inside.get_by_role("dialog").get_by_role("button", name="Move").click()
-    expect(inside.get_by_text(f"2 moved to {name}-2.")).to_be_visible()
+    expect(inside.get_by_text(f"2 messages of $dlq/{name} moved to {name}-2.")).to_be_visible()
     assert _ready(http, name) == 1
     assert _ready(http, f"{name}-2") == 2
 
     http.post(f"/api/v1/queues/%2F/{name}/consume", json={"then": "reject"})
     grave.get_by_role("button", name="Send back").click()
     inside.get_by_role("dialog").get_by_role("button", name="Send back").click()
-    expect(inside.get_by_text("1 went back.")).to_be_visible()
+    expect(inside.get_by_text(f"1 message of $dlq/{name} went back.")).to_be_visible()
     assert _ready(http, name) == 1
 
     http.post(f"/api/v1/queues/%2F/{name}/consume", json={"then": "reject"})
     grave.get_by_role("button", name="Purge").click()
+    expect(inside.get_by_role("dialog")).to_contain_text(f"the 1 message of $dlq/{name}")
     inside.get_by_role("dialog").get_by_role("button", name="Purge").click()
-    expect(inside.get_by_text("1 are gone.")).to_be_visible()
+    expect(inside.get_by_text(f"1 message of $dlq/{name} are gone.")).to_be_visible()
     assert _ready(http, name) == _ready(http, f"$dlq%2F{name}") == 0
+
+
+def test_dead_letters_behind_an_exchange_are_on_the_page_and_only_they_are_purged(
+    inside: Page, http: httpx.Client, name: str
+) -> None:
+    declare(http, f"{name}-parking", arguments={})
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}-parking"}
+    declare(http, name, "one", "two", arguments=arguments)
+    http.post(f"/api/v1/queues/%2F/{name}/consume", json={"limit": 2, "then": "reject"})
+    http.post("/api/v1/publish/%2F", json={"routing_key": f"{name}-parking", "payload": "not a letter"})
+    inside.get_by_role("link", name="Dead letters").click()
+    grave = inside.get_by_role("row").filter(has=inside.get_by_role("link", name=f"{name}-parking", exact=True))
+
+    expect(grave).to_contain_text(name)
+    grave.get_by_role("button", name="Look").click()
+    expect(inside.locator(".message")).to_have_count(2)
+    grave.get_by_role("button", name="Purge").click()
+    expect(inside.get_by_role("dialog")).to_contain_text(f"the dead letters among the 3 messages of {name}-parking")
+    inside.get_by_role("dialog").get_by_role("button", name="Purge").click()
+
+    expect(inside.get_by_text(f"2 messages of {name}-parking are gone.")).to_be_visible()
+    assert _ready(http, f"{name}-parking") == 1
+
+
+def test_dialogs_say_how_many_messages_of_which_queue_are_lost(inside: Page, http: httpx.Client, name: str) -> None:
+    declare(http, name, "one", "two")
+    http.post(f"/api/v1/queues/%2F/{name}/consume", json={"limit": 1})
+    inside.goto(f"/#/queues/%2F/{name}")
+    dialog = inside.get_by_role("dialog")
+
+    expect(inside.get_by_role("row").filter(has_text="default")).to_be_visible()
+    expect(inside.get_by_role("button", name="Forget")).to_have_count(0)
+    for button, text in (
+        ("Purge", f"1 message that wait in {name}"),
+        ("Delete", f"The queue {name} goes with 1 message"),
+        ("Move messages", f"the 1 message that wait in {name}"),
+    ):
+        inside.get_by_role("button", name=button, exact=True).click()
+        expect(dialog).to_contain_text(text)
+        dialog.get_by_role("button", name="Cancel").click()
+
+
+def test_forgetting_a_group_says_what_it_has_not_finished(inside: Page, http: httpx.Client, name: str) -> None:
+    declare(http, name, "one", "two", type="stream")
+    http.post(f"/api/v1/queues/%2F/{name}/consume", json={"group": "readers", "position": "first", "limit": 1})
+    inside.goto(f"/#/queues/%2F/{name}")
+
+    inside.get_by_role("button", name="Forget").click()
+    expect(inside.get_by_role("dialog")).to_contain_text(f"The group readers of {name} has not finished 1 message")
+    inside.get_by_role("dialog").get_by_role("button", name="Forget").click()
+
+    expect(inside.get_by_text("No group has read this queue yet.")).to_be_visible()
 
 
 def _ready(http: httpx.Client, name: str) -> int:

@@ -10,14 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headrace.admin import listener, protocol
+from headrace.admin import listener
+from headrace.admin import stack as protocol
 from headrace.admin.listener import HttpListener, Speaker
 from headrace.admin.site import Site
 from headrace.admin.stack import Stack
 from headrace.clock import ManualClock
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Background, Result
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Background, Result
 from headrace.storage.local.staging import StagingArea
 from headrace.storage.memory import MemoryEngine
 from tests.house import House

@@ -101,3 +101,61 @@ def test_metrics_need_a_login_with_the_tag_for_it(http: httpx.Client, server: Se
         httpx.get(f"{server.http_url}/metrics", auth=(f"{name}-2", "secret"), timeout=60, verify=False).status_code
         == 200
     )
+
+
+def test_the_lag_of_a_group_is_what_is_open_however_much_is_acknowledged_behind_it(
+    http: httpx.Client, server: Server, name: str
+) -> None:
+    channel = server.connect().channel()
+    channel.queue_declare(name, durable=True)
+    channel.confirm_delivery()
+    for _ in range(20):
+        channel.basic_publish("", name, b"x")
+    tags = [channel.basic_get(name)[0].delivery_tag for _ in range(20)]
+    for tag in tags[1:]:
+        channel.basic_ack(tag)
+    channel.queue_declare(name, durable=True, passive=True)
+
+    group = http.get(f"/api/v1/queues/%2F/{name}/groups/default").json()
+
+    assert value(scraped(http), "headrace_group_lag", queue=name, group="default") == 1
+    assert (group["lag"], group["committed"], group["settled"]) == (1, 0, [[1, 20]])
+
+
+def test_messages_that_are_not_due_are_delayed_and_those_of_streams_do_not_wait(http: httpx.Client, name: str) -> None:
+    http.put(f"/api/v1/queues/%2F/{name}", json={"retry": {"initial_backoff": "1h", "max_backoff": "1h"}})
+    http.put(f"/api/v1/queues/%2F/{name}-log", json={"type": "stream"})
+    before = scraped(http)
+    publish = {"routing_key": name, "payload": "x"}
+    for body in (publish, {**publish, "deliver_in_ms": 3_600_000}, {**publish, "routing_key": f"{name}-log"}):
+        assert http.post("/api/v1/publish/%2F", json=body).status_code == 200
+
+    families = scraped(http)
+    listed = http.get(f"/api/queues/%2F/{name}").json()
+    group = http.post(f"/api/v1/queues/%2F/{name}/consume", json={"limit": 5, "then": "requeue"}).json()["items"]
+
+    for family, gained in (("headrace_messages_ready", 1), ("headrace_messages_delayed", 1)):
+        assert value(families, family, vhost="/") - value(before, family, vhost="/") == gained
+    assert (
+        value(families, "headrace_queue_ready", queue=name)
+        == value(families, "headrace_queue_delayed", queue=name)
+        == 1
+    )
+    assert (listed["messages"], listed["messages_ready"], listed["messages_delayed"]) == (2, 1, 1)
+    assert len(group) == 1
+    assert value(scraped(http), "headrace_group_delayed", queue=name, group="default") == 1
+
+
+def test_what_failed_is_delayed_until_its_next_try(http: httpx.Client, server: Server, name: str) -> None:
+    http.put(f"/api/v1/queues/%2F/{name}", json={"retry": {"initial_backoff": "1h", "max_backoff": "1h"}})
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    channel.basic_publish("", name, b"x")
+    channel.basic_nack(channel.basic_get(name)[0].delivery_tag)
+    channel.queue_declare(name, durable=True, passive=True)
+
+    counters = http.get(f"/api/v1/queues/%2F/{name}").json()["counters"]
+    group = http.get(f"/api/v1/queues/%2F/{name}/groups/default").json()
+
+    assert (counters["ready"], counters["delayed"]) == (0, 1)
+    assert (group["ready"], group["delayed"], group["lag"]) == (0, 1, 1)

@@ -293,3 +293,48 @@ def test_a_user_who_only_manages_sees_no_users(http: httpx.Client, server: Serve
     assert status("/api/nodes") == 403
     assert status("/api/queues/%2F") == 403
     assert httpx.get(f"{server.http_url}/api/queues", auth=(name, "secret"), timeout=60, verify=False).json() == []
+
+
+def test_lists_of_users_rights_have_what_was_granted(http: httpx.Client) -> None:
+    granted = {"exchange": "amq.topic", "write": "a", "read": "b"}
+    http.put("/api/topic-permissions/%2f/guest", json=granted).raise_for_status()
+
+    for path in ("/api/topic-permissions", "/api/users/guest/topic-permissions", "/api/topic-permissions/%2f/guest"):
+        assert http.get(path).json() == [{"user": "guest", "vhost": "/", **granted}]
+    http.delete("/api/topic-permissions/%2f/guest").raise_for_status()
+    assert http.get("/api/topic-permissions").json() == []
+
+
+def test_long_definitions_come_out_as_they_went_in(http: httpx.Client, name: str) -> None:
+    http.put(f"/api/vhosts/{name}").raise_for_status()
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    http.put(f"/api/permissions/{name}/guest", json=rights).raise_for_status()
+    queues: list[dict[str, object]] = [
+        {"name": f"q{number:04}", "durable": True, "auto_delete": False, "arguments": {"x-max-length": number + 1}}
+        for number in range(2500)
+    ]
+    bindings: list[dict[str, object]] = [
+        {
+            "source": "amq.topic",
+            "destination": f"q{number:04}",
+            "destination_type": "queue",
+            "routing_key": f"key.{number}",
+            "arguments": {},
+        }
+        for number in range(2500)
+    ]
+    body = {"queues": queues, "bindings": bindings}
+    assert len(json.dumps(body)) > 256 << 10
+
+    http.post(f"/api/definitions/{name}", json=body).raise_for_status()
+    found = http.get(f"/api/definitions/{name}").json()
+
+    assert {key: found[key] for key in body} == body
+    listed = http.get(f"/api/queues/{name}?sort=arguments.x-max-length&sort_reverse=true&columns=name").json()
+    assert [each["name"] for each in listed] == [f"q{number:04}" for number in reversed(range(2500))]
+    page = http.get(f"/api/queues/{name}?name=q000&page=2&page_size=4").json()
+    assert (page["filtered_count"], page["total_count"], page["page_count"], page["item_count"]) == (10, 2500, 3, 4)
+    assert len(http.get(f"/api/bindings/{name}").json()) == 5000
+    assert [each["messages"] for each in http.get("/api/vhosts").json() if each["name"] == name] == [0]
+    http.delete(f"/api/vhosts/{name}").raise_for_status()
+    assert http.get(f"/api/queues/{name}").status_code == 404

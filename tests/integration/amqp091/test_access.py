@@ -14,9 +14,9 @@ from pika.exceptions import (
     ProbableAuthenticationError,
 )
 
-from headrace.core.rights import Permission, TopicPermission
-from headrace.core.users import Limits
-from tests.towns import Town
+from headrace.core.access.permissions import Permission, TopicPermission
+from headrace.core.access.users import Limits
+from tests.changing_server import Town
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from pika.exceptions import ConnectionClosedByBroker, NackError
 from headrace.core.flow import Flow
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from tests.changing_server import Town
 from tests.disks import FailingDisk
-from tests.towns import Town
 
 _SECONDS = 60.0
 _BODY = b"x" * 50_000

@@ -14,7 +14,7 @@ from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.servers import Server
 
 _SECONDS = 60.0

@@ -8,7 +8,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import Server, drain, serving
 
 KIND = "x-consistent-hash"

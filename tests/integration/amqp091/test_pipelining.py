@@ -9,7 +9,7 @@ from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import CHANNEL_MAX
 from headrace.protocols.amqp091.methods import encode_method
 from tests.bare import Bare
-from tests.servers import Server
+from tests.servers import Server, drain
 
 
 @pytest.fixture
@@ -23,6 +23,15 @@ def client(server: Server) -> Iterator[Bare]:
 def _publish(channel: int, exchange: str, key: str, body: bytes, **bits: object) -> bytes:
     method = encode_method(channel, commands.Basic.Publish, {"exchange": exchange, "routing_key": key, **bits})
     return method + encode_content(channel, b"\0\0", body, 4096)
+
+
+def _read_to(client: Bare, answer: bytes) -> None:
+    """Read what comes, deliveries too, up to this answer."""
+    data = b""
+    while answer not in data:
+        more = client.socket.recv(65536)
+        assert more, "the server closed"
+        data += more
 
 
 def test_declarations_that_are_pipelined_are_answered_in_order(client: Bare, name: str) -> None:
@@ -39,6 +48,28 @@ def test_declarations_that_are_pipelined_are_answered_in_order(client: Bare, nam
         assert declared.queue == f"{name}{number}"
         assert isinstance(client.method().method, commands.Queue.BindOk)
     assert isinstance(client.method().method, commands.Queue.DeclareOk)
+
+
+def test_an_acknowledgement_of_several_followed_by_one_of_the_next_settles_them_all(
+    client: Bare, server: Server, name: str
+) -> None:
+    """Both come in one piece, and the tag of the second is the next one: only the first is about all before it."""
+    published = [_publish(1, "", name, b"%d" % number) for number in range(5)]
+    gets = [encode_method(1, commands.Basic.Get, {"queue": name})] * 5
+    acks = [
+        encode_method(1, commands.Basic.Ack, {"delivery_tag": 3, "multiple": True}),
+        encode_method(1, commands.Basic.Ack, {"delivery_tag": 4, "multiple": False}),
+    ]
+    declared = encode_method(1, commands.Queue.Declare, {"queue": name})
+    client.socket.sendall(b"".join([declared, *published, *gets, encode_method(1, commands.Basic.Qos)]))
+    _read_to(client, encode_method(1, commands.Basic.QosOk))
+
+    client.socket.sendall(b"".join([*acks, encode_method(1, commands.Basic.Qos)]))
+    _read_to(client, encode_method(1, commands.Basic.QosOk))
+    client.send(1, commands.Channel.Close, reply_code=200, reply_text="", class_id=0, method_id=0)
+    _read_to(client, encode_method(1, commands.Channel.CloseOk))
+
+    assert drain(server.connect().channel(), name, 1, quiet=0.2) == [b"4"]
 
 
 def test_what_is_not_to_be_answered_is_done_without_a_word(client: Bare, name: str) -> None:

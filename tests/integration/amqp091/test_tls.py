@@ -25,7 +25,7 @@ from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.storage.memory import MemoryEngine
 from tests.certificates import Authority, asking_for_certificates, encrypt
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.servers import Server, serving
 
 _TIMEOUT = 60.0

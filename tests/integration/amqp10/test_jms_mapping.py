@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import (
     UNDESCRIBED,
@@ -301,6 +302,66 @@ def test_a_time_that_is_none_is_rejected(connect: Connect, queue: str) -> None:
     with pytest.raises(SendException) as caught:
         sender.send(Message(body="x", annotations={symbol("x-opt-delivery-time"): "tomorrow"}))
     assert caught.value.state == Delivery.REJECTED
+
+
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("topic", ["t.a+b", "a+b/c", "l/m+", "x/+/y", "dots.and/levels", "w#x"])
+def test_a_topic_that_is_sent_to_is_the_one_that_is_received_from(connect: Connect, topic: str, stays: bool) -> None:
+    client = connect()
+    receiver = _receiver(client, topic, 5, name="r", options=_Terminus("topic", stays=stays))
+    client.create_sender(topic, options=_Terminus("topic")).send(Message(body="by link"))
+    anonymous = client.create_sender(None, name="anonymous")
+    anonymous.send(Message(body="by message", address=topic, annotations={symbol("x-opt-jms-dest"): byte(1)}))
+
+    assert _received(receiver, 2) == ["by link", "by message"]
+    receiver.close()
+
+
+# -- selectors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        ("JMSXGroupID = 'g1'", {"group_id": "g1"}),
+        ("JMSXGroupSeq = 7", {"group_id": "g1", "group_sequence": 7}),
+        ("JMSXUserID = 'guest'", {"user_id": b"guest"}),
+        ("JMSMessageID = 'ID:1'", {"id": "ID:1"}),
+        ("JMSCorrelationID = 'c'", {"correlation_id": "c"}),
+        ("JMSType = 't'", {"subject": "t"}),
+        ("JMSPriority = 4", {}),
+        ("JMSPriority = 9", {"priority": 9}),
+        ("JMSTimestamp > 0", {}),
+        ("JMSDeliveryMode = 'PERSISTENT'", {"durable": True}),
+        ("JMSDeliveryMode = 'NON_PERSISTENT'", {}),
+    ],
+)
+def test_a_selector_finds_messages_by_the_names_of_jms(
+    server: Server, connect: Connect, queue: str, selector: str, said: dict[str, object]
+) -> None:
+    container = Container()
+    client = BlockingConnection(f"amqp://guest:guest@127.0.0.1:{server.port}", timeout=60, container=container)
+    receiver = _receiver(client, queue, 5, options=Selector(selector))
+    client.create_sender(queue).send(Message(body="found", **said))
+
+    assert _received(receiver, 1) == ["found"]
+    client.close()
+
+
+def test_the_group_of_a_message_is_a_header_to_others_and_a_header_of_others_is_its_group(
+    connect: Connect, channel: BlockingChannel, queue: str
+) -> None:
+    client = connect()
+    client.create_sender(queue).send(Message(body=b"x", inferred=True, group_id="g1", group_sequence=7))
+    _, properties, _ = channel.basic_get(queue, auto_ack=True)
+    assert properties is not None
+    channel.basic_publish("", queue, b"back", BasicProperties(headers=properties.headers))
+    receiver = _receiver(client, queue, 1)
+    client.wait(lambda: receiver.fetcher.has_message, timeout=60)
+    back = receiver.fetcher.pop()
+
+    assert properties.headers == {"JMSXGroupID": "g1", "JMSXGroupSeq": 7}
+    assert (back.group_id, back.group_sequence) == ("g1", 7)
 
 
 # -- connections -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import Server
 
 

@@ -13,7 +13,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.nodes import Nodes
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import drain
 from tests.waiting import eventually
 

@@ -12,7 +12,7 @@ from proton import ConnectionException
 from proton.utils import BlockingConnection
 
 from tests.nodes import Nodes
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.waiting import eventually
 
 _FORCED = 320

@@ -7,7 +7,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from headrace.cluster.forwarding import proxy
+from headrace.cluster.forwarding import pages as proxy
 from tests.nodes import Nodes
 
 _GUEST = ("guest", "guest")

@@ -10,7 +10,7 @@ from proton import Message
 from proton.utils import BlockingConnection
 
 from tests.clusters import Cluster
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import drain
 from tests.waiting import eventually
 

@@ -22,7 +22,7 @@ from headrace.cluster.forwarding.preamble import (
     encode_introduction,
 )
 from headrace.net import connection
-from headrace.net.origin import Origin
+from headrace.net.facts import Origin
 from tests.nodes import SECRET, Nodes
 
 _HEADER = b"AMQP\x00\x00\x09\x01"

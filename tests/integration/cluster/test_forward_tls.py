@@ -9,10 +9,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingConnection
 
 from headrace.cluster.forwarding.preamble import AMQP
-from headrace.cluster.forwarding.upstream import reach
-from headrace.cluster.node import Node
+from headrace.cluster.forwarding.relay import reach
+from headrace.cluster.lease import Node
 from headrace.errors import Unavailable
-from headrace.net.origin import Origin
+from headrace.net.facts import Origin
 from headrace.net.tls import to_nodes
 from tests.certificates import Authority
 from tests.nodes import SECRET, Nodes

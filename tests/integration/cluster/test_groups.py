@@ -17,9 +17,7 @@ from typer.testing import CliRunner
 from headrace.cli.client import EXIT_UNAVAILABLE
 from headrace.cli.cluster import app
 from headrace.clock import SystemClock
-from headrace.cluster.lease import EXPIRY, Lease, Presence, Takeover, epoch_name, lease_name, node_name
-from headrace.cluster.node import Node
-from headrace.cluster.records import Records
+from headrace.cluster.lease import EXPIRY, Lease, Node, Presence, Records, Takeover, epoch_name, lease_name, node_name
 from headrace.cluster.status import FOLLOWER, OWNER
 from headrace.exits import EXIT_PROBLEMS
 from headrace.storage.objects.engine import ObjectEngine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pahos import Paho, told, wait_for
+from tests.paho_helpers import Paho, told, wait_for
 from tests.servers import Server, serving
 
 CONFIGURATION = """

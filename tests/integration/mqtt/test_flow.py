@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tests.devices import packet, text
-from tests.pahos import Paho, wait_for
+from tests.paho_helpers import Paho, wait_for
 from tests.servers import Server
 
 MEBIBYTE = 1 << 20

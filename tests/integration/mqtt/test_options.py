@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import Server
 
 ORDERS = [(0, 1, 2), (2, 1, 0), (1, 2, 0)]

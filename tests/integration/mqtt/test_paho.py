@@ -5,7 +5,7 @@ import socket
 import pika
 import pytest
 
-from tests.pahos import Paho, wait_for
+from tests.paho_helpers import Paho, wait_for
 from tests.servers import Server
 
 VERSIONS = [3, 4, 5]

@@ -3,7 +3,7 @@
 import pika
 from paho.mqtt.packettypes import PacketTypes
 
-from tests.pahos import Paho, said, wait_for
+from tests.paho_helpers import Paho, said, wait_for
 from tests.servers import Server
 
 

@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.certificates import Authority
-from tests.pahos import SECONDS, Paho, wait_for
+from tests.paho_helpers import SECONDS, Paho, wait_for
 from tests.servers import Server, drain, serving
 
 _PROGRAM = """

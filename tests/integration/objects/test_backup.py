@@ -7,7 +7,7 @@ import pika
 import pytest
 
 from headrace.clock import SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED, Commit

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import SystemClock
-from headrace.cluster.records import Records
-from headrace.config.groups import MAIN
+from headrace.cluster.lease import Records
+from headrace.config.replication import MAIN
 from headrace.errors import Unavailable
 from headrace.spark import HeadraceDataSource
 from headrace.spark.reader import BatchReader
-from headrace.storage.objects.probe import prove_fencing
+from headrace.storage.objects.database import prove_fencing
 from tests.integration.objects.test_serve import publish
 from tests.servers import Server, drain
 from tests.stores import Google, within

@@ -1,14 +1,20 @@
 """The engine over a real HTTP S3: reopening, taking over, and a store that is away for a while."""
 
+from pathlib import Path
+
+import obstore
 import pytest
 
 from headrace.clock import SystemClock
+from headrace.cluster.lease import Records
 from headrace.errors import Fenced, HeadraceError, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED, Commit
 from headrace.storage.group_state import WORK
+from headrace.storage.objects.database import prove_fencing
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
-from headrace.storage.objects.probe import prove_fencing
+from headrace.storage.objects.keys import PAYLOAD
+from headrace.storage.objects.location import open_bucket
 from tests.contents import contents
 from tests.stores import S3
 from tests.waiting import eventually
@@ -115,6 +121,7 @@ def test_while_the_store_is_away_commits_are_refused_and_it_goes_on_when_it_is_b
     with pytest.raises(Unavailable, match="does not answer"):
         engine.commit(appended(b"refused as well"), lambda error: None)
     assert contents(engine) == before
+    assert "does not answer" in engine.trouble
 
     s3.open()
     taken: list[HeadraceError | None] = []
@@ -129,6 +136,7 @@ def test_while_the_store_is_away_commits_are_refused_and_it_goes_on_when_it_is_b
         return taken[-1] is None
 
     eventually(is_back)
+    assert engine.trouble == ""
     last = Commit()
     last.requeue("orders", "workers", 0, 1, 99)
     assert committed(engine, last) is None
@@ -148,6 +156,22 @@ def test_while_the_store_is_away_commits_are_refused_and_it_goes_on_when_it_is_b
 def test_a_store_that_honours_conditional_writes_is_proven_to_and_nothing_stays_of_the_proof(s3: S3) -> None:
     prove_fencing(s3.url, SystemClock(), 30_000)
     prove_fencing(s3.url, SystemClock(), 30_000)
+
+    bucket = open_bucket(s3.url, 30_000, create=False)
+    assert [meta["path"] for batch in obstore.list(bucket) for meta in batch] == []
+
+
+def test_nothing_stays_of_proofs_in_a_directory(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+
+    prove_fencing(store, SystemClock(), 30_000)
+    Records(store, "main", 30_000).prove_creation()
+
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == [
+        "store",
+        "store/cluster",
+        "store/cluster/main",
+    ]
 
 
 @pytest.mark.parametrize("seconds", [0, 0.1], ids=["quick", "slow"])
@@ -178,3 +202,33 @@ def test_who_does_not_wait_for_the_store_is_told_before_it_is_stored_and_it_is_w
     again = ObjectEngine(s3.url, settings=QUICK)
     assert payloads(again) == [b"one", b"two", b"three"]
     again.close()
+
+
+def test_who_waits_for_all_before_is_told_when_the_store_has_it_though_there_is_nothing_more_to_store(s3: S3) -> None:
+    engine = ObjectEngine(s3.url, settings=QUICK)
+    assert committed(engine, appended(b"one")) is None
+    s3.shut()
+    outcomes: list[HeadraceError | None] = []
+    engine.commit(appended(b"two"), lambda error: None, durable=False)
+    engine.sync()
+    engine.commit(Commit(), outcomes.append)
+    engine.poll()
+    before = list(outcomes)
+    s3.open()
+    engine.sync()
+    engine.close()
+
+    assert (before, outcomes) == ([], [None])
+
+
+def test_what_goes_to_several_queues_with_a_time_to_live_is_in_the_bucket_once(s3: S3) -> None:
+    engine = ObjectEngine(s3.url, settings=QUICK)
+    payload = b"espresso" * 1000
+    commit = Commit()
+    for number in range(5):
+        commit.append(f"queue-{number}", [Message(SOURCE, payload, 1, expires_us=1000 + number)])
+
+    assert committed(engine, commit) is None
+
+    assert list(dict(engine._database.scan_prefix(PAYLOAD)).values()) == [payload]
+    engine.close()

@@ -8,6 +8,9 @@ import pika
 import pytest
 
 from headrace.exits import EXIT_DISK_FAILED
+from headrace.storage.objects import keys
+from headrace.storage.objects.engine import ObjectEngine
+from headrace.storage.objects.records import decode_spec
 from tests.commands import headrace
 from tests.servers import Server, drain
 from tests.stores import S3
@@ -77,6 +80,34 @@ def test_queues_with_filters_share_what_is_published_once(tmp_path: Path) -> Non
     finally:
         server.close_connections()
         server.stop()
+
+
+def test_queues_as_they_are_declared_share_payloads_and_their_specifications_say_what_they_are(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    server = Server(tmp_path, store=store)
+    server.start()
+    papers = ("--topic", "$queue/papers/#")
+    declare(server, "invoices", *papers, "--filter", "type = 'invoice'")
+    declare(server, "all", *papers)
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    about = pika.BasicProperties(delivery_mode=2, headers={"type": "invoice"})
+    channel.basic_publish("", "$queue/papers/1", b"an invoice", about)
+    channel.basic_publish("", "$queue/papers/2", b"", about)
+    for queue in ("invoices", "all"):
+        channel.basic_get(queue)
+    server.close_connections()
+    server.stop()
+
+    engine = ObjectEngine(store)
+    try:
+        assert {name: len(engine.log(name).read(0, 9)) for name in engine.logs()} == {"invoices": 2, "all": 2}
+        assert sorted(dict(engine._database.scan_prefix(keys.PAYLOAD)).values()) == [b"", b"an invoice"]
+        specs = [decode_spec(value, "spec") for _, value in engine._database.scan_prefix(keys.SPEC)]
+        assert sorted((spec.expression, spec.max_attempts) for spec in specs) == [("", 11), ("type = 'invoice'", 11)]
+    finally:
+        engine.close()
+    assert not list(tmp_path.glob("store/probe-*"))
 
 
 def declare(server: Server, queue: str, *options: str) -> None:

@@ -18,7 +18,7 @@ from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.reader import BatchReader
 from tests.integration.spark.conftest import WAIT_SECONDS, Broker
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import drain
 
 

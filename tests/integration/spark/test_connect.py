@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from headrace.spark.java import ensure_java
-from headrace.spark.pipelines.shipping import source_directory
+from headrace.spark.pipelines.session import source_directory
 from tests.integration.spark.conftest import Broker
 from tests.integration.spark.test_cluster import python_without_us
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.sql import SqlSettings, SqlSource, start_sql
 from tests.integration.spark.conftest import Broker
-from tests.pahos import Paho
+from tests.paho_helpers import Paho
 from tests.servers import drain
 
 

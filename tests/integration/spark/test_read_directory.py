@@ -18,7 +18,7 @@ from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import Truncated
 from headrace.model import Message, Source
 from headrace.spark import HeadraceDataSource
-from headrace.spark.pipelines.shipping import pack
+from headrace.spark.pipelines.session import pack
 from tests.integration.spark.conftest import START_US, Directory
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from headrace.clock import SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.core.properties import NativeCodec, Properties
 from headrace.errors import NotFound, Refused, Truncated, Unavailable
 from headrace.model import Message, Source

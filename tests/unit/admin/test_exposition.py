@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.admin.exposition import Exposition
-from headrace.core.statistics import Histogram
+from headrace.admin.metrics import Exposition
+from headrace.core.flow import Histogram
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.admin.messages import draft, message_to_json, payload_from_json, payload_to_json, time_to_json
-from headrace.admin.section import Section
+from headrace.admin.pages import Section
 from headrace.core.properties import Codecs
 from headrace.errors import Refused
 from headrace.model import Message, Source

@@ -6,12 +6,11 @@ from typing import cast
 import pytest
 from starlette.requests import Request
 
-from headrace.admin.pages import Call, Intake, _credentials, is_from_here
-from headrace.admin.problems import NoLogin
+from headrace.admin.pages import Call, NoLogin, _credentials, is_from_here
 from headrace.admin.site import Site, Visitor
-from headrace.core.declared import declared
+from headrace.core.queue.definition import declared
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
 def request_from(address: str | None) -> Request:
@@ -40,9 +39,9 @@ def test_what_is_no_login_is_refused(header: str) -> None:
 
 
 def test_a_page_waits_for_what_was_declared_and_asks_for_nothing_to_be_stored() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     house = House(engine)
-    call = Call(request_from(None), cast("Site", None), cast("Visitor", None), Intake())
+    call = Call(request_from(None), cast("Site", None), cast("Visitor", None))
 
     async def visit() -> None:
         await call.kept(house.broker)

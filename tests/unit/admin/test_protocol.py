@@ -8,7 +8,7 @@ import pytest
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from headrace.admin.protocol import HEAD_SECONDS, STALL_SECONDS, BoundedProtocol
+from headrace.admin.stack import HEAD_SECONDS, STALL_SECONDS, BoundedProtocol
 
 
 class Loop(asyncio.SelectorEventLoop):

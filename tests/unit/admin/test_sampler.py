@@ -6,8 +6,8 @@ import pytest
 
 from headrace.admin import sampler as module
 from headrace.admin.sampler import KEPT, QUEUE_COUNTERS, QUEUE_GAUGES, Sampler, Series
-from headrace.core.definition import QueueDefinition
 from headrace.core.hosts import Hosts
+from headrace.core.queue.definition import QueueDefinition
 from headrace.storage.memory import MemoryEngine
 from tests.house import House
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.compare.comparison import entries, ours_of, ratio
+from bench.compare.histogram import Histogram
+from bench.compare.plot import draw_comparison, draw_scale
+from bench.compare.record import make_record
+from bench.compare.result import Result
+from bench.compare.table import comparison_table, remarks, scale_table
 from rich.console import Console
-
-from headrace.bench.comparison import entries, ours_of, ratio
-from headrace.bench.histogram import Histogram
-from headrace.bench.plot import draw_comparison, draw_scale
-from headrace.bench.record import make_record
-from headrace.bench.result import Result
-from headrace.bench.table import comparison_table, remarks, scale_table
 
 ROW = Result("s", "r", "end to end", "headrace", "amqp", 1, "ok", rate=100.0, server_us=2.0, memory_after=1 << 20)
 PEER = replace(ROW, broker="rabbitmq", rate=20.0, server_us=10.0, memory_after=1 << 22)

@@ -3,9 +3,8 @@
 from array import array
 
 import pytest
-
-from headrace.bench.ledger import Ledger
-from headrace.bench.payload import LANE_SHIFT, key_sum
+from bench.compare.ledger import Ledger
+from bench.compare.payload import LANE_SHIFT, key_sum
 
 
 def entered(*keys: int, is_exclusive: bool = True) -> Ledger:

@@ -8,10 +8,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-
-from headrace.bench.load import Endpoint, Job, Load, Step, Unsupported, Wrong
-from headrace.bench.nats import NatsConsumer
-from headrace.bench.payload import make_body
+from bench.compare.load import Endpoint, Job, Load, Step, Unsupported, Wrong
+from bench.compare.nats import NatsConsumer
+from bench.compare.payload import make_body
 
 _SIZE = 100
 _DEADLINE_SECONDS = 30.0

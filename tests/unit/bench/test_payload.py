@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from bench.compare.payload import FILLER, HEAD_BYTES, LANE_SHIFT, MAGIC, Batch, Piece, key_sum, make_body
 from hypothesis import given
 from hypothesis import strategies as some
-
-from headrace.bench.payload import FILLER, HEAD_BYTES, LANE_SHIFT, MAGIC, Batch, Piece, key_sum, make_body
 
 SIZE = 40
 

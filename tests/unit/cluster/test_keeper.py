@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.cluster.keeper import Keeper
-from headrace.cluster.lease import LEASES, decode_lease, epoch_name, lease_name, numbers
-from headrace.cluster.node import Node
-from headrace.cluster.ownership import Ownership
-from headrace.cluster.records import Records
-from headrace.cluster.status import read_status
+from headrace.cluster.keeper import LeaseKeeper
+from headrace.cluster.lease import LEASES, Node, Records, decode_lease, epoch_name, lease_name, numbers
+from headrace.cluster.status import Ownership, read_status
 from headrace.errors import Corrupt, Refused, Unavailable
 
 LEASE_MS = 3000
@@ -29,7 +26,7 @@ class Party:
         self.clock = ManualClock()
         self.records = Records(f"file://{directory}", "main", 1000)
         self.ownership = Ownership(Node(name, "127.0.0.1:1", "1", self.clock.now_us()), b"secret", self.clock)
-        self.keeper = Keeper(self.records, self.ownership, LEASE_MS, self.clock, at_once)
+        self.keeper = LeaseKeeper(self.records, self.ownership, LEASE_MS, self.clock, at_once)
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)

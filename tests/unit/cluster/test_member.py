@@ -5,10 +5,9 @@ from pathlib import Path
 
 from headrace.clock import SystemClock
 from headrace.cluster.keeper import Tell
+from headrace.cluster.lease import Node, Records
 from headrace.cluster.member import Member
-from headrace.cluster.node import Node
-from headrace.cluster.records import Records
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import HeadraceError
 from tests.waiting import eventually
 

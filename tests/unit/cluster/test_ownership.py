@@ -5,8 +5,8 @@ import json
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.cluster.node import Node, read_json
-from headrace.cluster.ownership import Ownership
+from headrace.cluster.lease import Node, read_json
+from headrace.cluster.status import Ownership
 from headrace.errors import Corrupt
 
 

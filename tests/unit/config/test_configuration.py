@@ -12,13 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.config.configuration import Configuration, Flags, load
-from headrace.config.document import Document
+from headrace.config.configuration import Configuration, Document, Flags, load
 from headrace.config.reference import page, schema
 from headrace.config.settings import Settings, root
 from headrace.config.table import Fault
-from headrace.core.configured import FILE_QUEUE
-from headrace.core.reconciling import wanted_queues
+from headrace.core.queue.configured import FILE_QUEUE, wanted_queues
 from headrace.errors import Refused
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +48,28 @@ def _use(configuration: Configuration) -> None:
         wanted_queues(configuration.queues)
     except Fault as fault:
         raise configuration.located(fault) from fault
+
+
+def test_the_keys_of_a_cluster_may_be_where_fluxmq_has_them() -> None:
+    configuration = _load("cluster: {raft: {write_policy: reject, distribution_mode: forward}}")
+
+    cluster = configuration.settings.cluster
+    assert (cluster.write_policy, cluster.distribution_mode) == ("reject", "forward")
+    assert configuration.origins["cluster", "write_policy"].endswith(":1")
+
+
+def test_what_raft_and_cluster_say_must_agree() -> None:
+    agreed = _load("cluster: {write_policy: reject, raft: {write_policy: reject}}")
+
+    assert agreed.settings.cluster.write_policy == "reject"
+    said = _refusal("cluster:\n  write_policy: reject\n  raft: {write_policy: forward}")
+    assert ":3: 'cluster.raft.write_policy' and 'cluster.write_policy' say different things" in said
+    assert "there is no key 'peers'; known are distribution_mode, write_policy" in _refusal(
+        "cluster: {raft: {peers: 3}}"
+    )
+    environment = {"HEADRACE_CLUSTER_WRITE_POLICY": "reject"}
+    over = _load("cluster: {raft: {write_policy: forward}}", environment)
+    assert over.settings.cluster.write_policy == "reject"
 
 
 def test_without_anything_the_defaults_count() -> None:

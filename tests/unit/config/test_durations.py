@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.config.durations import parse_duration_ms
+from headrace.config.kinds import parse_duration_ms
 from headrace.errors import Refused
 
 

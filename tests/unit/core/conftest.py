@@ -10,7 +10,7 @@ from headrace.storage.api import Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
 class World:
@@ -57,11 +57,11 @@ def house() -> House:
 
 
 @pytest.fixture
-def stubborn() -> StubbornEngine:
-    return StubbornEngine()
+def stubborn() -> RefusingEngine:
+    return RefusingEngine()
 
 
 @pytest.fixture
-def refused(stubborn: StubbornEngine) -> House:
+def refused(stubborn: RefusingEngine) -> House:
     """A broker over an engine that refuses when told to."""
     return House(stubborn)

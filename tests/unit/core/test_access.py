@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.core.access import Access
-from headrace.core.account import Account
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Account, Background, Login, Result
+from headrace.core.access.permissions import WRITE, Permission, TopicPermission
+from headrace.core.access.users import ADMINISTRATOR, GUEST_HASH, Limits, User, hash_password, is_right
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Background, Login, Result
-from headrace.core.passwords import hash_password, is_right
-from headrace.core.rights import WRITE, Permission, TopicPermission
-from headrace.core.users import ADMINISTRATOR, GUEST_HASH, Limits, User
+from headrace.core.pubsub.session import AT_LEAST_ONCE
 from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Unavailable
 from headrace.storage.api import PERMISSIONS, USERS, Commit, Engine
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
-from tests.doors import AtOnce, must
-from tests.stubborn import StubbornEngine
+from tests.endpoints import AtOnce, doors_to, must
+from tests.house import House
+from tests.listeners import Listener
+from tests.refusing_engine import RefusingEngine
 
 ALL = (".*", ".*", ".*")
 
@@ -364,7 +365,7 @@ def test_what_makes_no_sense_is_refused_and_says_what(gate: Gate) -> None:
 
 
 def test_a_change_that_cannot_be_stored_is_taken_back() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     gate = Gate(engine)
     gate.add("ann")
     engine.failure = Unavailable("the disk is full")
@@ -437,3 +438,25 @@ def test_a_message_larger_than_the_user_may_send_is_refused() -> None:
     account.check_size(10)
     with pytest.raises(TooLarge, match="message size 11 is larger than the 10 bytes that user 'ann' may send"):
         account.check_size(11)
+
+
+def test_a_permission_is_gone_once_what_sessions_lose_by_it_is_gone_too() -> None:
+    """After a power loss in between, a session would collect again what its user may not read."""
+    engine = RefusingEngine()
+    house = House(engine)
+    _, access = doors_to(house.broker, engine, house.clock)
+    session = Listener(house, "c", lifetime_s=60, user="guest")
+    session.subscribe("a", AT_LEAST_ONCE)
+    house.run()
+    engine.is_closed_door = True
+    told: list[HeadraceError | None] = []
+    access.delete_permission("guest", "/", told.append)
+    house.run()
+
+    engine.let_one_in()
+    house.run()
+    assert told == []
+
+    engine.open_door()
+    house.run()
+    assert told == [None]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.address import (
+from headrace.core.routing.address import (
     dead_letter_origin,
     dead_letter_queue,
     effective_group,

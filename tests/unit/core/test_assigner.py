@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.bulk import TO_QUEUE
-from headrace.core.configured import configured
-from headrace.core.declared import declared
-from headrace.core.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
-from headrace.core.follower import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_SOURCE, Follower
-from headrace.core.group import ACK, REJECT
+from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_SOURCE, Follower
+from headrace.core.publishing import TO_QUEUE
+from headrace.core.queue.configured import configured
+from headrace.core.queue.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention, declared
+from headrace.core.queue.group import ACK, REJECT
 from headrace.errors import Corrupt, HeadraceError, NotFound, PreconditionFailed, Refused, Unavailable
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Commit, Done, Log
 from headrace.storage.group_state import GroupState
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
 from tests.unit.core.test_bulk import commit, rows
 
@@ -100,7 +99,7 @@ class WatchedLog(Log):
         return self._log.record_batches(start, stop)
 
 
-class WatchingEngine(StubbornEngine):
+class WatchingEngine(RefusingEngine):
     """An engine of such logs."""
 
     def __init__(self) -> None:
@@ -221,6 +220,15 @@ def test_a_message_whose_time_is_over_is_for_no_queue(house: House) -> None:
     assert contents(house, "alive") == [2]
 
 
+def test_a_stream_that_is_filled_from_a_stream_gets_what_expired_there(house: House) -> None:
+    source(house)
+    house.broker.publish(house.message("1", "papers", expires_us=house.clock.now_us() + 1_000_000))
+    publish(house, 2)
+    house.advance(2)
+    fill(house, "kept", kind=STREAM)
+    assert contents(house, "kept") == [1, 2]
+
+
 def test_what_is_published_to_the_queue_itself_is_still_held_against_its_filter(house: House) -> None:
     source(house)
     fill(house, "large", LARGE)
@@ -282,7 +290,7 @@ def test_a_large_backlog_goes_in_bounded_steps_between_which_others_are_served(h
 
 
 def test_what_goes_in_one_step_is_bounded_in_bytes_however_many_queues_want_it(
-    refused: House, stubborn: StubbornEngine
+    refused: House, stubborn: RefusingEngine
 ) -> None:
     house = refused
     source(house)
@@ -589,7 +597,7 @@ def test_a_source_that_cannot_be_read_now_is_tried_again(watched: House, watchin
     assert contents(house, "all") == [1, 2]
 
 
-def test_storage_that_refuses_for_a_while_makes_nothing_come_twice(refused: House, stubborn: StubbornEngine) -> None:
+def test_storage_that_refuses_for_a_while_makes_nothing_come_twice(refused: House, stubborn: RefusingEngine) -> None:
     source(refused)
     fill(refused, "all")
     publish(refused, 1)

@@ -2,13 +2,11 @@
 
 import pytest
 
-from headrace.core.account import Account
-from headrace.core.bearers import Bearer, Tokens, is_token
-from headrace.core.rights import WRITE, Permission
-from headrace.core.scopes import Grants
-from headrace.core.users import Limits
+from headrace.core.access.logins import Account, Bearer, Tokens, is_token
+from headrace.core.access.permissions import WRITE, Grants, Permission
+from headrace.core.access.users import Limits
 from headrace.errors import Refused
-from tests.doors import must
+from tests.endpoints import must
 from tests.unit.core.test_access import Gate
 
 SECOND_US = 1_000_000

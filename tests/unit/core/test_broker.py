@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import EPHEMERAL, QueueDefinition
-from headrace.core.delivery import Consumer, Credit
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.group import ACK
+from headrace.core.queue.definition import EPHEMERAL, QueueDefinition, declared
+from headrace.core.queue.dispatch import Consumer, Credit
+from headrace.core.queue.group import ACK
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import AccessRefused, HeadraceError, NotFound, PreconditionFailed, Refused, ResourceLocked
 from headrace.storage.memory import MemoryEngine
 from tests.house import House

@@ -2,9 +2,8 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.group import ACK
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.group import ACK
 from headrace.errors import NotFound, Refused
 from tests.house import House
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.bulk import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
-from headrace.core.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
-from headrace.core.exchange import Exchange
 from headrace.core.ledger import ONCE
 from headrace.core.properties import Properties
+from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
+from headrace.core.queue.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention
+from headrace.core.routing.exchange import Exchange
 from headrace.errors import HeadraceError, NotFound, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.encoded import encoded
+from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.engine import LocalEngine
+from headrace.storage.local.staging import encoded
 from tests.house import House
 
 

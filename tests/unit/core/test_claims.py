@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.claims import merged
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.group import ACK
+from headrace.core.queue.claims import merged
+from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.group import ACK
 from headrace.errors import AccessRefused, NotFound, Refused
 from tests.house import House
 from tests.unit.core.conftest import World

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headrace.core.confirms import Confirms
+from headrace.core.batch import Confirms
 from headrace.errors import HeadraceError, Unavailable
 
 Told = list[tuple[str, int, HeadraceError | None]]
@@ -63,3 +63,19 @@ def test_one_who_waits_for_the_disk_makes_the_whole_turn_awaited() -> None:
     seen.append(confirms.is_awaited)
 
     assert seen == [False, False, True, False]
+
+
+def test_those_behind_others_are_told_right_after_them_and_once() -> None:
+    told: Told = []
+    first, later, last = Confirms(), Confirms(), Confirms()
+    error = Unavailable("the disk is full")
+    for confirms, name in ((first, "first"), (later, "later"), (last, "last")):
+        confirms.add(one(told, name))
+
+    first.tell_behind(later, error)
+    first.tell_behind(last, None)
+    assert told == []
+    first.tell(None)
+    first.tell(None)
+
+    assert told == [("first", 1, None), ("later", 1, error), ("last", 1, None)]

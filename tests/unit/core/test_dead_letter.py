@@ -2,7 +2,10 @@
 
 from datetime import UTC, datetime
 
-from headrace.core.dead_letter import (
+import pytest
+
+from headrace.core.properties import Properties
+from headrace.core.queue.history import (
     DELIVERY_LIMIT,
     EXPIRED,
     MAXLEN,
@@ -13,8 +16,8 @@ from headrace.core.dead_letter import (
     birth_of,
     forget_deaths,
     is_cycle,
+    is_dead_elsewhere,
 )
-from headrace.core.properties import Properties
 from headrace.model import Message, Source
 
 MESSAGE = Message(Source("order.created", "events"), b"", 0)
@@ -183,3 +186,18 @@ def test_a_message_that_goes_back_forgets_its_deaths_and_nothing_else() -> None:
     forget_deaths(properties)
 
     assert properties.headers == {"x-mine": 1}
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "7", '["a"]', '"x"', "[" * 100_000])
+def test_a_history_that_is_no_history_is_none(text: str) -> None:
+    assert not is_dead_elsewhere(Properties({"x-death": text}), "q")
+
+
+def test_a_history_as_text_is_read_and_goes_on() -> None:
+    text = '[{"count": 1, "reason": "expired", "queue": "work", "exchange": "", "routing-keys": ["work"]}]'
+    properties = Properties({"x-death": text})
+
+    assert is_dead_elsewhere(properties, "parking")
+    assert not is_dead_elsewhere(properties, "work")
+    assert is_cycle(properties, "work")
+    assert birth_of(properties, Message(Source("dead"), b"", 1)) == ("work", "", "work")

@@ -2,10 +2,9 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.group import ACK, NACK, REJECT
-from headrace.errors import NotFound
+from headrace.core.queue.definition import QueueDefinition, Retry, declared
+from headrace.core.queue.group import ACK, NACK, REJECT
+from headrace.errors import NotFound, Refused
 from headrace.model import Message, Source
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -333,3 +332,146 @@ def test_dead_letters_can_be_purged(house: House) -> None:
 
     assert house.broker.dead_letters.purge("jobs") == 3
     assert house.broker.dead_letters.list("jobs") == []
+
+
+# -- which queue is meant ----------------------------------------------------------------------------------------------
+
+
+def died_through_exchange(house: House, *payloads: str) -> None:
+    """Letters of `work` in `parking`, by way of the default exchange."""
+    arguments: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "parking"}
+    house.broker.declare(declared("work", durable=True, arguments=arguments))
+    house.broker.declare(declared("parking", durable=True))
+    for payload in payloads:
+        house.publish("work", payload)
+    reject_all(house, "work")
+
+
+@pytest.mark.parametrize("dead_letter_queue", ["$dlq/orders", "", "elsewhere"])
+def test_a_live_queue_is_not_taken_for_its_dead_letters_when_it_has_none(house: House, dead_letter_queue: str) -> None:
+    house.broker.declare(QueueDefinition("orders", dead_letter_queue=dead_letter_queue))
+    house.publish("orders", "alive")
+    letters = house.broker.dead_letters
+
+    assert letters.grave_of("orders") is None
+    assert (letters.list("orders"), letters.redrive("orders"), letters.purge("orders")) == ([], 0, 0)
+    house.run()
+    assert texts(house, "orders") == ["alive"]
+
+
+def test_a_dead_letter_queue_that_is_not_there_is_not_found_by_its_name(house: House) -> None:
+    house.broker.declare(QueueDefinition("orders", dead_letter_queue="$dlq/orders"))
+
+    with pytest.raises(NotFound):
+        house.broker.dead_letters.grave_of("$dlq/orders")
+
+
+def test_dead_letters_behind_an_exchange_are_found_by_either_queue(world: World) -> None:
+    died_through_exchange(world.house, "a", "b")
+
+    for house in (world.house, world.restart()):
+        letters = house.broker.dead_letters
+        queues = house.broker.topology.queues
+        assert [name for name in queues if letters.holds_letters(queues[name])] == ["parking"]
+        assert letters.origin_in(queues["parking"]) == "work"
+        for name in ("work", "parking"):
+            assert [message.payload for _, message, _ in letters.list(name)] == [b"a", b"b"]
+
+
+def test_a_queue_that_lost_its_dead_letters_holds_none(house: House) -> None:
+    died_through_exchange(house, "a")
+    letters, parking = house.broker.dead_letters, house.broker.queue("parking")
+    assert letters.holds_letters(parking)
+
+    house.publish("parking", "not a letter")
+    letters.redrive("parking")
+    house.run()
+
+    assert not letters.holds_letters(parking)
+    assert texts(house, "parking") == ["not a letter"]
+
+
+def test_purging_dead_letters_leaves_other_messages_of_the_queue_where_they_are(house: House) -> None:
+    died_through_exchange(house, "a", "b")
+    house.publish("parking", "not a letter")
+
+    assert house.broker.dead_letters.purge("parking") == 2
+    house.run()
+
+    assert texts(house, "parking") == ["not a letter"]
+    assert house.broker.queue("parking").messages == 1
+
+
+def test_dead_letters_of_one_queue_leave_those_of_another_in_the_same_place(house: House) -> None:
+    for name in ("one", "two"):
+        house.broker.declare(QueueDefinition(name, dead_letter_queue="shared"))
+        house.publish(name, name)
+        reject_all(house, name)
+    house.broker.declare(QueueDefinition("aside"))
+    letters = house.broker.dead_letters
+
+    assert [message.payload for _, message, _ in letters.list("one")] == [b"one"]
+    assert letters.purge("one") == 1
+    house.run()
+    assert texts(house, "shared") == ["two"]
+    assert letters.redrive("one") == 0
+    assert letters.redrive("shared") == 1
+
+
+def test_a_message_that_came_back_to_where_it_died_is_no_dead_letter(house: House) -> None:
+    work: dict[str, object] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "later"}
+    later: dict[str, object] = {
+        "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": 1000,
+    }  # fmt: skip
+    house.broker.declare(declared("work", durable=True, arguments=work))
+    house.broker.declare(declared("later", durable=True, arguments=later))
+    house.publish("work", "a")
+    reject_all(house, "work")
+    house.advance(2000)
+
+    letters = house.broker.dead_letters
+    assert texts(house, "work") == ["a"]
+    assert not letters.holds_letters(house.broker.queue("work"))
+    assert (letters.list("work"), letters.purge("work")) == ([], 0)
+
+
+def test_dead_letters_in_several_queues_are_to_be_named(house: House) -> None:
+    with_exchange(house)
+    house.exchange("events", "fanout")
+    house.bind("events", "work")
+    house.publish("orders.eu", "a", exchange="events")
+    reject_all(house, "work")
+
+    with pytest.raises(NotFound, match="'dead', 'dead-orders'"):
+        house.broker.dead_letters.purge("work")
+
+
+def test_a_stream_keeps_the_dead_letters_it_has(house: House) -> None:
+    house.broker.declare(declared("log", durable=True, arguments={"x-queue-type": "stream"}))
+    house.broker.declare(QueueDefinition("work", dead_letter_queue="log"))
+    house.publish("work", "a")
+    reject_all(house, "work")
+    letters = house.broker.dead_letters
+
+    assert [message.payload for _, message, _ in letters.list("log")] == [b"a"]
+    for call in (letters.purge, letters.redrive):
+        with pytest.raises(Refused, match="stream"):
+            call("log")
+    assert house.broker.queue("log").work_groups() == []
+
+
+def test_a_call_looks_at_a_bounded_number_of_messages_and_says_where_to_go_on(house: House) -> None:
+    died_through_exchange(house)
+    house.broker.publish_all([house.message("x", "parking") for _ in range(10_300)])
+    house.run()
+    house.publish("work", "a")
+    reject_all(house, "work")
+    letters = house.broker.dead_letters
+    grave = letters.grave_of("parking")
+    assert grave is not None
+
+    first = letters.drop(grave)
+    assert first.next is not None
+    rest = letters.drop(grave, first.next)
+
+    assert (first.messages, rest.messages, rest.next) == (0, 1, None)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.configured import configured
-from headrace.core.declared import declared
-from headrace.core.definition import (
+from headrace.core.queue.configured import configured
+from headrace.core.queue.definition import (
     CLASSIC,
     DROP_HEAD,
     EPHEMERAL,
@@ -18,6 +17,7 @@ from headrace.core.definition import (
     QueueDefinition,
     Retention,
     Retry,
+    declared,
 )
 from headrace.errors import PreconditionFailed, Refused
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Credit, Delivery
-from headrace.core.group import ACK, NACK
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.dispatch import Consumer, Credit, Delivery
+from headrace.core.queue.group import ACK, NACK
 from headrace.errors import AccessRefused, Refused
 from tests.house import House
 

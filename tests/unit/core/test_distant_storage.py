@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import pyarrow as pa
 import pytest
 
-from headrace.core.definition import STREAM, QueueDefinition
-from headrace.core.group import ACK, RELEASE
+from headrace.core.queue.definition import STREAM, QueueDefinition
+from headrace.core.queue.group import ACK, RELEASE
 from headrace.errors import HeadraceError, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Commit, Done, Engine, Log

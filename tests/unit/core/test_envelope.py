@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.envelope import Envelope, decode_envelope, encode_envelope, marked, read_mark
+from headrace.core.pubsub.session import Envelope, decode_envelope, encode_envelope, marked, read_mark
 from headrace.errors import Corrupt
 from headrace.model import Message, Source
 

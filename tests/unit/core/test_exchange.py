@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.arguments import from_json, to_json
-from headrace.core.exchange import Binding, Exchange
+from headrace.core.properties import from_json, to_json
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import Refused
 
 

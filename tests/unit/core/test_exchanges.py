@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Exchanges
+from headrace.core.routing.exchange import Binding, Exchange
+from headrace.core.routing.exchanges import Exchanges
 from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
 
 

@@ -1,14 +1,16 @@
 """Publishers are told to slow down above the high watermark and released below the low one."""
 
+import pytest
+
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
 from headrace.core.flow import Flow
+from headrace.core.queue.definition import declared
 from headrace.errors import Unavailable
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
-def watched(engine: StubbornEngine, **marks: int) -> tuple[House, list[bool]]:
+def watched(engine: RefusingEngine, **marks: int) -> tuple[House, list[bool]]:
     """A house with low watermarks and what it tells its publishers."""
     house = House(engine)
     told: list[bool] = []
@@ -58,7 +60,7 @@ def test_publishers_wait_as_long_as_one_host_is_held() -> None:
     assert not flow.blocked
 
 
-def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: StubbornEngine) -> None:
+def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, high_bytes=100, low_bytes=50)
     stubborn.is_closed_door = True
     house.publish("q", "x" * 60)
@@ -72,7 +74,7 @@ def test_publishers_are_blocked_while_too_much_waits_for_the_disk(stubborn: Stub
     assert (told, house.broker.blocked) == ([True, False], False)
 
 
-def test_what_waits_in_the_open_turn_counts(stubborn: StubbornEngine) -> None:
+def test_what_waits_in_the_open_turn_counts(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, high_bytes=100, low_bytes=50)
 
     for _ in range(3):
@@ -83,7 +85,7 @@ def test_what_waits_in_the_open_turn_counts(stubborn: StubbornEngine) -> None:
     assert told == [True, False]
 
 
-def test_a_message_counts_for_every_queue_that_takes_it(stubborn: StubbornEngine) -> None:
+def test_a_message_counts_for_every_queue_that_takes_it(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, high_bytes=100, low_bytes=50)
     house.exchange("all", "fanout")
     for name in "abc":
@@ -95,7 +97,7 @@ def test_a_message_counts_for_every_queue_that_takes_it(stubborn: StubbornEngine
     assert told == [True]
 
 
-def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: StubbornEngine) -> None:
+def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, high_bytes=100, low_bytes=50)
     stubborn.failure = Unavailable("full")
 
@@ -108,7 +110,7 @@ def test_publishers_are_released_when_what_waited_could_not_be_stored(stubborn: 
     assert told == [True, False]
 
 
-def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn: StubbornEngine) -> None:
+def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn)
     stubborn.failure = Unavailable("full")
     for round_number in range(1, 3):
@@ -128,7 +130,7 @@ def test_publishers_wait_a_second_each_time_that_storage_takes_nothing(stubborn:
     assert house.broker.queue("q").messages == 1
 
 
-def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: StubbornEngine) -> None:
+def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
     inbox = house.consume("memory", credit=1)
     house.publish("memory", *("x" * 30 for _ in range(4)))
@@ -140,7 +142,42 @@ def test_publishers_are_blocked_while_queues_in_memory_hold_too_much(stubborn: S
     assert told == [True, False]
 
 
-def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: StubbornEngine) -> None:
+def test_queues_in_memory_that_are_consumed_at_once_block_nobody(stubborn: RefusingEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+    inbox = house.consume("memory", auto_ack=True)
+
+    for _ in range(20):
+        house.broker.publish(house.message("x" * 60, "memory"))
+        house.turn()
+
+    assert len(inbox.got) == 20
+    assert told == []
+
+
+def test_messages_for_a_queue_that_is_deleted_in_the_same_turn_do_not_count(stubborn: RefusingEngine) -> None:
+    house, told = watched(stubborn, high_bytes=100, low_bytes=50)
+
+    for name in ("q", "memory"):
+        house.broker.publish(house.message("x" * 80, name))
+        house.broker.delete(name)
+    house.turn()
+    house.broker.declare(declared("q", durable=True))
+    house.broker.publish(house.message("x" * 80, "q"))
+
+    assert told == []
+
+
+def test_higher_watermarks_release_publishers_at_once(stubborn: RefusingEngine) -> None:
+    house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+    house.publish("memory", "x" * 200)
+    assert told == [True]
+
+    house.broker.administration.limit(1000, 1000, 1000)
+
+    assert told == [True, False]
+
+
+def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
     house.publish("memory", "x" * 200)
 
@@ -150,7 +187,7 @@ def test_a_queue_in_memory_that_is_deleted_makes_room(stubborn: StubbornEngine) 
     assert told == [True, False]
 
 
-def test_one_virtual_host_does_not_block_another(stubborn: StubbornEngine) -> None:
+def test_one_virtual_host_does_not_block_another(stubborn: RefusingEngine) -> None:
     house, told = watched(stubborn, high_bytes=100, low_bytes=50)
     other = House(stubborn, host="other")
 
@@ -158,3 +195,16 @@ def test_one_virtual_host_does_not_block_another(stubborn: StubbornEngine) -> No
 
     assert told == [True]
     assert not other.broker.blocked
+
+
+def test_publishers_that_cannot_wait_are_refused_while_queues_in_memory_are_full(stubborn: RefusingEngine) -> None:
+    house, _ = watched(stubborn, memory_high_bytes=100, memory_low_bytes=50)
+    house.broker.check_memory()
+    house.publish("memory", "x" * 200)
+
+    with pytest.raises(Unavailable, match="memory_bytes"):
+        house.broker.check_memory()
+
+    house.broker.delete("memory")
+    house.run()
+    house.broker.check_memory()

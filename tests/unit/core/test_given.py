@@ -2,14 +2,14 @@
 
 import gc
 
-from headrace.core.declared import declared
-from headrace.core.delivery import Delivery
-from headrace.core.given import STORED_AFTER_US
-from headrace.core.group import ACK, NACK
-from headrace.core.line import HOLD_US
+from headrace.core.pipeline import HOLD_US
+from headrace.core.queue.definition import declared
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.group import ACK, NACK
+from headrace.core.queue.leases import STORED_AFTER_US
 from headrace.storage.group_state import ACKED, CLAIMED, Transition
 from tests.house import House, Inbox
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
 def prepared(house: House) -> Inbox:
@@ -24,12 +24,12 @@ def publish(house: House, *texts: str, queue: str = "orders") -> None:
     house.turn()
 
 
-def claims(stubborn: StubbornEngine) -> list[tuple[int, int]]:
+def claims(stubborn: RefusingEngine) -> list[tuple[int, int]]:
     steps: list[Transition] = [step for commit in stubborn.committed for step in commit.steps]
     return [(step.start, step.stop) for step in steps if step.kind == CLAIMED]
 
 
-def test_a_claim_that_ends_well_at_once_is_never_stored(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_claim_that_ends_well_at_once_is_never_stored(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     publish(refused, "a", "b")
 
@@ -41,7 +41,7 @@ def test_a_claim_that_ends_well_at_once_is_never_stored(stubborn: StubbornEngine
     assert claims(stubborn) == []
 
 
-def test_what_is_still_held_is_stored_along_with_what_comes_later(stubborn: StubbornEngine, refused: House) -> None:
+def test_what_is_still_held_is_stored_along_with_what_comes_later(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     publish(refused, "a", "b", "c")
     refused.broker.settle(inbox.got[1], ACK)
@@ -55,7 +55,7 @@ def test_what_is_still_held_is_stored_along_with_what_comes_later(stubborn: Stub
     assert claims(stubborn) == [(0, 1), (2, 3)]
 
 
-def test_where_nothing_else_is_stored_a_claim_does_not_wait_for_it(stubborn: StubbornEngine, refused: House) -> None:
+def test_where_nothing_else_is_stored_a_claim_does_not_wait_for_it(stubborn: RefusingEngine, refused: House) -> None:
     prepared(refused)
     publish(refused, "a")
     assert claims(stubborn) == []
@@ -67,7 +67,7 @@ def test_where_nothing_else_is_stored_a_claim_does_not_wait_for_it(stubborn: Stu
     assert claims(stubborn) == [(0, 1)]
 
 
-def test_what_is_given_back_at_once_counts_as_an_attempt(stubborn: StubbornEngine, refused: House) -> None:
+def test_what_is_given_back_at_once_counts_as_an_attempt(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     publish(refused, "a")
     refused.broker.settle(inbox.got[0], NACK)
@@ -79,7 +79,7 @@ def test_what_is_given_back_at_once_counts_as_an_attempt(stubborn: StubbornEngin
     assert [(each.attempts, each.redelivered) for each in inbox.got] == [(3, True)]
 
 
-def test_an_engine_that_keeps_claims_is_told_of_each(stubborn: StubbornEngine) -> None:
+def test_an_engine_that_keeps_claims_is_told_of_each(stubborn: RefusingEngine) -> None:
     stubborn.keeps_claims = True
     house = House(stubborn)
     inbox = prepared(house)
@@ -91,7 +91,7 @@ def test_an_engine_that_keeps_claims_is_told_of_each(stubborn: StubbornEngine) -
 
 
 def test_what_is_done_does_not_stay_in_memory_while_storage_takes_nothing(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     for name in ("orders", "others"):
         refused.broker.declare(declared(name, durable=True))
@@ -140,12 +140,12 @@ class Town:
         self.house.turn()
 
 
-def settlements(stubborn: StubbornEngine) -> list[tuple[str, int, int, int]]:
+def settlements(stubborn: RefusingEngine) -> list[tuple[str, int, int, int]]:
     steps: list[Transition] = [step for commit in stubborn.committed for step in commit.steps]
     return [(step.log, step.start, step.stop, step.cut) for step in steps if step.kind == ACKED]
 
 
-def test_settlements_in_few_queues_go_with_the_next_commit(stubborn: StubbornEngine, refused: House) -> None:
+def test_settlements_in_few_queues_go_with_the_next_commit(stubborn: RefusingEngine, refused: House) -> None:
     Town(refused, 10).serve()
     publish(refused, "x", queue="others")
 
@@ -153,7 +153,7 @@ def test_settlements_in_few_queues_go_with_the_next_commit(stubborn: StubbornEng
 
 
 def test_settlements_in_many_queues_wait_until_there_are_several_in_each(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     town = Town(refused)
     for _ in range(WORTH_A_STEP):
@@ -165,7 +165,7 @@ def test_settlements_in_many_queues_wait_until_there_are_several_in_each(
     assert {name: stubborn.log(name).groups["default"].committed for name in town.names} == dict.fromkeys(town.names, 8)
 
 
-def test_settlements_in_many_queues_do_not_wait_for_long(stubborn: StubbornEngine, refused: House) -> None:
+def test_settlements_in_many_queues_do_not_wait_for_long(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     refused.clock.advance(STORED_AFTER_US / 2 / 1_000_000)
@@ -177,7 +177,7 @@ def test_settlements_in_many_queues_do_not_wait_for_long(stubborn: StubbornEngin
     assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
 
 
-def test_settlements_do_not_wait_for_a_clock_that_was_set_back(stubborn: StubbornEngine, refused: House) -> None:
+def test_settlements_do_not_wait_for_a_clock_that_was_set_back(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     refused.clock.advance(-3600)
@@ -186,7 +186,7 @@ def test_settlements_do_not_wait_for_a_clock_that_was_set_back(stubborn: Stubbor
     assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
 
 
-def test_where_nothing_else_is_stored_settlements_do_not_wait_for_it(stubborn: StubbornEngine, refused: House) -> None:
+def test_where_nothing_else_is_stored_settlements_do_not_wait_for_it(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     refused.clock.advance(HOLD_US / 1_000_000)
@@ -196,7 +196,7 @@ def test_where_nothing_else_is_stored_settlements_do_not_wait_for_it(stubborn: S
     assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
 
 
-def test_settlements_are_in_the_commit_of_what_is_declared_after_them(stubborn: StubbornEngine, refused: House) -> None:
+def test_settlements_are_in_the_commit_of_what_is_declared_after_them(stubborn: RefusingEngine, refused: House) -> None:
     """What is stored besides messages may be about what was settled, as with the identifiers of QoS 2."""
     town = Town(refused)
     town.serve()
@@ -206,7 +206,7 @@ def test_settlements_are_in_the_commit_of_what_is_declared_after_them(stubborn: 
     assert settlements(stubborn) == [(name, 0, 1, 1) for name in town.names]
 
 
-def test_whoever_waits_until_all_is_safe_waits_for_settlements(stubborn: StubbornEngine, refused: House) -> None:
+def test_whoever_waits_until_all_is_safe_waits_for_settlements(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     heard: list[object] = []
@@ -217,7 +217,7 @@ def test_whoever_waits_until_all_is_safe_waits_for_settlements(stubborn: Stubbor
     assert len(settlements(stubborn)) == MANY
 
 
-def test_settlements_of_what_is_deleted_are_not_stored(stubborn: StubbornEngine, refused: House) -> None:
+def test_settlements_of_what_is_deleted_are_not_stored(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     refused.broker.delete("q0")
@@ -231,7 +231,7 @@ def test_settlements_of_what_is_deleted_are_not_stored(stubborn: StubbornEngine,
 
 
 def test_what_another_group_needs_stays_when_settlements_are_stored_late(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     town = Town(refused)
     town.serve()
@@ -245,7 +245,7 @@ def test_what_another_group_needs_stays_when_settlements_are_stored_late(
     assert stubborn.log("q0").first_offset == 1
 
 
-def test_what_is_settled_out_of_order_is_stored_as_such(stubborn: StubbornEngine, refused: House) -> None:
+def test_what_is_settled_out_of_order_is_stored_as_such(stubborn: RefusingEngine, refused: House) -> None:
     town = Town(refused)
     town.serve()
     publish(refused, "a", "b", "c", "d", queue="q1")
@@ -256,3 +256,13 @@ def test_what_is_settled_out_of_order_is_stored_as_such(stubborn: StubbornEngine
 
     state = stubborn.log("q1").groups["default"]
     assert (state.committed, list(state.settled)) == (2, [(3, 4)])
+
+
+def test_whoever_has_everything_stored_has_it_stored_who_holds_what(stubborn: RefusingEngine, refused: House) -> None:
+    prepared(refused)
+
+    for text in "ab":
+        publish(refused, text)
+        refused.broker.drain()
+
+    assert claims(stubborn) == [(0, 1), (1, 2)]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.delivery import Consumer
-from headrace.core.group import ACK, NACK, REJECT, RELEASE, Group, PendingEntry
-from headrace.core.work import WorkGroup
+from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.dispatch import Consumer
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, Group, PendingEntry, mode_to_join
+from headrace.core.queue.work import WorkGroup
 from headrace.errors import NotFound, Refused
-from headrace.storage.group_state import STREAM
+from headrace.storage.group_state import STREAM, WORK
 from tests.house import House
 
 LEASE_S = 30
@@ -83,8 +83,11 @@ def test_classic_mode_state_with_offsets_3_4_5_pending_of_two_consumers() -> Non
     house.broker.allow(first.consumer, 0)
     started = house.clock.now_us()
     second = house.consume("orders", "c2", credit=1)
-    house.settle(NACK, *second.take())  # offset 4 comes back and is delivered a second time
     house.broker.allow(second.consumer, 0)
+    house.settle(NACK, *second.take())  # offset 4 comes back, for c1; that has no room
+    house.advance(1)
+    house.broker.allow(second.consumer, 1)  # and so c2 gets it a second time
+    house.run()
     house.broker.set_credit(first.consumer, 2)
     house.broker.allow(first.consumer, 1)
     house.run()
@@ -92,8 +95,8 @@ def test_classic_mode_state_with_offsets_3_4_5_pending_of_two_consumers() -> Non
     due = started + LEASE_S * 1_000_000
     assert house.broker.groups.pending("orders") == [
         PendingEntry(3, "c1", 1, due),
-        PendingEntry(4, "c2", 2, due),
-        PendingEntry(5, "c1", 1, due),
+        PendingEntry(4, "c2", 2, due + 1_000_000),
+        PendingEntry(5, "c1", 1, due + 1_000_000),
     ]
     assert (group_of(house).state.committed, group_of(house).state.cursor) == (3, 6)
 
@@ -170,6 +173,40 @@ def test_a_group_may_be_made_anew_in_the_other_mode_once_all_left_and_it_was_del
     house.publish("orders", "a")
 
     assert reader.payloads == ["a"]
+
+
+@pytest.mark.parametrize("group", ["default", "workers"])
+def test_a_group_is_not_forgotten_where_that_brings_back_what_was_acknowledged(group: str) -> None:
+    house = house_with()
+    inbox = house.consume("orders", group=group)
+    house.publish("orders", "stuck", "done")
+    house.settle(ACK, inbox.got[1])
+    house.broker.cancel(inbox.consumer)
+
+    with pytest.raises(Refused, match="would be delivered again"):
+        house.broker.groups.delete("orders", group)
+
+    assert [(d.message.payload, d.redelivered) for d in house.consume("orders", group=group).got] == [(b"stuck", True)]
+
+
+def test_a_group_besides_another_is_forgotten_and_says_what_it_had_not_finished() -> None:
+    house = house_with()
+    house.consume("orders")
+    inbox = house.consume("orders", group="workers")
+    house.publish("orders", "a", "b", "c")
+    house.settle(ACK, inbox.got[1])
+    house.broker.cancel(inbox.consumer)
+
+    assert house.broker.groups.delete("orders", "workers") == 2
+
+
+def test_the_lag_of_a_work_group_is_what_is_open() -> None:
+    house = house_with()
+    inbox = house.consume("orders")
+    house.publish("orders", *[str(number) for number in range(2000)])
+    house.settle(ACK, *inbox.take()[1:])
+
+    assert house.broker.queue("orders").groups["default"].lag == 1
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------
@@ -500,6 +537,53 @@ def test_a_message_can_be_settled_by_offset() -> None:
     house.run()
 
     assert progress(group_of(house, "g")) == (2, [0], 0)
+
+
+@pytest.mark.parametrize("mode", ["work", "queue", "classic"])
+def test_work_has_three_names(mode: str) -> None:
+    house = house_with()
+
+    assert mode_to_join(house.broker.queue("orders"), "g", mode) == WORK
+
+
+def test_a_group_may_be_named_without_its_filter_where_that_is_clear() -> None:
+    house = house_with()
+    house.consume("orders", "one", group="workers", key_filter="eu/#")
+    house.consume("orders", "two", group="workers", key_filter="us/#")
+    house.publish_topic("$queue/orders/eu/1", "a")
+    house.publish_topic("$queue/orders/us/1", "b")
+
+    house.broker.groups.settle("orders", "workers", 0, ACK)
+    house.broker.groups.settle("orders", "workers", 1, ACK)
+    house.run()
+
+    assert house.broker.queue("orders").messages == 0
+    with pytest.raises(Refused, match="may be any of 'workers@eu/#', 'workers@us/#'"):
+        house.broker.groups.settle("orders", "workers", 0, ACK)
+    with pytest.raises(NotFound, match="no group 'others'"):
+        house.broker.groups.settle("orders", "others", 0, ACK)
+
+
+def test_a_message_that_is_pending_in_two_groups_of_a_name_is_not_settled_without_the_filter() -> None:
+    house = house_with()
+    for key_filter in ("eu/#", "+/1"):
+        house.consume("orders", key_filter, group="workers", key_filter=key_filter)
+    house.publish_topic("$queue/orders/eu/1", "a")
+
+    with pytest.raises(Refused, match="name one of them"):
+        house.broker.groups.settle("orders", "workers", 0, ACK)
+
+
+def test_a_group_of_that_very_name_is_meant_before_one_with_a_filter() -> None:
+    house = house_with()
+    for key_filter in ("", "#"):
+        house.consume("orders", f"c{key_filter}", group="workers", key_filter=key_filter)
+    house.publish("orders", "a")
+
+    house.broker.groups.settle("orders", "workers", 0, ACK)
+
+    assert [entry.offset for entry in house.broker.groups.pending("orders", "workers")] == []
+    assert [entry.offset for entry in house.broker.groups.pending("orders", "workers@#")] == [0]
 
 
 def test_an_offset_that_is_not_pending_is_refused() -> None:
@@ -906,3 +990,19 @@ def test_a_group_remembers_nothing_of_messages_that_it_is_done_with() -> None:
         tracemalloc.stop()
 
     assert grown < 30 * 600
+
+
+# -- large messages ----------------------------------------------------------------------------------------------------
+
+
+def test_large_messages_that_came_back_all_come_before_new_ones() -> None:
+    house = house_with()
+    house.publish("orders", *[f"{number:02}" + "x" * 150_000 for number in range(20)])
+    first = house.consume("orders", "c1", credit=15)
+    assert len(first.got) == 15
+    house.broker.cancel(first.consumer)
+
+    second = house.consume("orders", "c2", credit=100)
+    house.run()
+
+    assert [text[:2] for text in second.texts()] == [f"{number:02}" for number in range(20)]

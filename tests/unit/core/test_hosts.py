@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.core.access import Access
+from headrace.core.access.access import Access
+from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.broker import Broker
-from headrace.core.definition import STREAM, QueueDefinition
-from headrace.core.exchange import Binding, Exchange
 from headrace.core.hosts import Hosts
-from headrace.core.rights import Permission, TopicPermission
+from headrace.core.queue.definition import STREAM, QueueDefinition
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import (
@@ -31,8 +31,8 @@ from headrace.storage.local.engine import LocalEngine
 from headrace.storage.memory import MemoryEngine
 from tests.contents import contents
 from tests.disks import SnapshotDisk
-from tests.doors import AtOnce, must
-from tests.stubborn import StubbornEngine
+from tests.endpoints import AtOnce, must
+from tests.refusing_engine import RefusingEngine
 
 
 class Place:
@@ -190,7 +190,7 @@ def test_a_crash_while_a_host_is_deleted_leaves_all_of_it_or_nothing(tmp_path: P
 
 
 def test_a_host_that_cannot_be_deleted_in_storage_yet_is_deleted_when_it_can() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     place = Place(engine)
     place.fill("eu")
     engine.refusal = Unavailable("the disk is full")
@@ -211,7 +211,7 @@ def test_a_host_that_cannot_be_deleted_in_storage_yet_is_deleted_when_it_can() -
 
 
 def test_a_host_that_cannot_be_stored_is_not_made() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     place = Place(engine)
     engine.refusal = Unavailable("the disk is full")
     with pytest.raises(Unavailable):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, NACK, RELEASE
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK, RELEASE
 from headrace.errors import HeadraceError, Refused, Unavailable
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
 def _nobody(deliveries: list[Delivery]) -> None:
@@ -41,7 +41,7 @@ def test_a_proof_is_stored_with_what_was_published(house: House, durable: bool) 
     assert house.broker.kept.items() == [(b"tag", b"")]
 
 
-def test_a_proof_is_refused_with_what_was_published(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_proof_is_refused_with_what_was_published(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(QueueDefinition("q"))
     refused.run()
     told: list[HeadraceError | None] = []

@@ -1,11 +1,15 @@
 """Leases behave as a table of who holds what until when, whatever order they end in."""
 
+import random
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.declared import declared
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.leases import Leases
+from headrace.core.queue.definition import declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.leases import Leases
 from headrace.model import Message, Source
 from tests.house import House
 
@@ -66,7 +70,7 @@ class Table:
         elif kind == "end_all":
             self.forget(self.leases.end_all(self.held(wanted), CONSUMER))
         elif kind == "ended":
-            over = self.leases.ended(time_us)
+            over = self.leases.ended(time_us, 1000)
             assert [delivery.offset for delivery in over] == sorted(o for o, due in self.dues.items() if due <= time_us)
             self.forget(over)
         else:
@@ -84,3 +88,57 @@ def test_what_is_held_and_when_it_ends_is_as_in_a_table(made: list[tuple[str, se
         assert {delivery.offset: delivery.due_us for delivery in table.leases} == table.dues
         assert table.leases.next_end_us() == min(table.dues.values(), default=0)
         assert {id(each) for each in table.all if each.is_held} == {id(each) for each in table.leases}
+
+
+@pytest.mark.parametrize("most", [1, 2, 6])
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_questions_about_one_claim_need_no_look_at_all_of_them(is_ordered: bool, most: int) -> None:
+    """Whoever goes through all of them finds them in a table; most questions are asked before anybody does."""
+    chance = random.Random(most)
+    table, now_us = Table(), 0
+    for _ in range(1500):
+        kind = chance.choice(["give", "give", "renew", "end", "end", "end_all", "ended"])
+        wanted = set(chance.sample(range(8), chance.randint(1, most)))
+        if kind == "give" and len(table.dues) + len(wanted - table.dues.keys()) > most:
+            kind = "end"
+        now_us += is_ordered
+        table.step(kind, wanted, now_us + (5 if kind in ("give", "renew") and is_ordered else chance.randint(1, 9)))
+
+        assert len(table.leases) == len(table.dues)
+        assert table.leases.next_end_us() == min(table.dues.values(), default=0)
+        assert {offset for offset in range(8) if offset in table.leases} == table.dues.keys()
+        assert {each.offset for each in table.all if each.is_held} == table.dues.keys()
+        table.all = [each for each in table.all if each.is_held]
+
+
+def test_one_claim_is_not_taken_for_another() -> None:
+    table = Table()
+    table.give({3}, 10)
+
+    with pytest.raises(KeyError):
+        table.leases.end(4)
+
+    assert [delivery.offset for delivery in table.leases] == [3]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_claims_that_were_settled_take_no_room(asked: bool) -> None:
+    """Claims end in no order here, so their ends are noted apart from them; one of them is always held."""
+    leases = Leases()
+    made = [Delivery(GROUP, CONSUMER, offset, MESSAGE, 1, False) for offset in range(4)]
+    leases.give(made[:1], 1_000_000)
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            leases.give(made[1:], 900_000 - number)
+            if asked:
+                leases.next_end_us()
+                assert len(leases.ended(900_000 - number, 1000)) == 3
+            else:
+                leases.end_all(made[1:], CONSUMER)
+        grown_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert grown_bytes < 50_000
+    assert leases.next_end_us() == 1_000_000

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.clock import ManualClock, SystemClock
+from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
-from headrace.core.configured import configured
-from headrace.core.confirms import Confirm
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, REJECT
-from headrace.core.line import HOLD_STEPS, HOLD_US
+from headrace.core.pipeline import HOLD_STEPS, HOLD_US
+from headrace.core.queue.configured import configured
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, REJECT, RELEASE
 from headrace.core.transaction import Publish
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
@@ -26,7 +25,7 @@ from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from tests.disks import FailingDisk
 from tests.house import House
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 FULL = Unavailable("the disk is full")
 
@@ -50,7 +49,7 @@ def work(house: House, *payloads: str, **options: object) -> list[Delivery]:
 
 
 def test_what_is_staged_while_a_turn_is_being_stored_becomes_one_commit(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
@@ -97,7 +96,7 @@ def test_a_transaction_between_publishes_to_its_queue_keeps_their_order(house: H
 
 
 def test_confirms_come_in_the_order_of_the_publishes_whatever_the_queues(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("durable", durable=True))
     refused.broker.declare(declared("transient"))
@@ -115,7 +114,7 @@ def test_confirms_come_in_the_order_of_the_publishes_whatever_the_queues(
     assert confirmed == ["durable", "transient", "durable"]
 
 
-def test_transient_queues_deliver_while_the_disk_is_busy(stubborn: StubbornEngine, refused: House) -> None:
+def test_transient_queues_deliver_while_the_disk_is_busy(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("durable", durable=True))
     refused.broker.declare(declared("transient"))
     inbox = refused.consume("transient", auto_ack=True)
@@ -128,7 +127,7 @@ def test_transient_queues_deliver_while_the_disk_is_busy(stubborn: StubbornEngin
     stubborn.open_door()
 
 
-def test_when_safe_comes_after_everything_before_it(stubborn: StubbornEngine, refused: House) -> None:
+def test_when_safe_comes_after_everything_before_it(stubborn: RefusingEngine, refused: House) -> None:
     seen: list[str] = []
     refused.broker.declare(declared("q", durable=True))
     stubborn.is_closed_door = True
@@ -144,7 +143,7 @@ def test_when_safe_comes_after_everything_before_it(stubborn: StubbornEngine, re
     assert seen == ["published", "safe"]
 
 
-def test_a_buffered_queue_confirms_without_waiting_for_the_sync(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_buffered_queue_confirms_without_waiting_for_the_sync(stubborn: RefusingEngine, refused: House) -> None:
     for name, durability in (("quick", "buffered"), ("safe", "fsync")):
         refused.broker.declare(QueueDefinition(name, ack_durability=durability))
         refused.run()
@@ -174,7 +173,7 @@ def test_draining_stores_what_is_staged_behind_a_turn_that_is_on_its_way(tmp_pat
 
 @pytest.mark.parametrize("attribute", ["refusal", "failure"])
 def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later(
-    stubborn: StubbornEngine, refused: House, attribute: str
+    stubborn: RefusingEngine, refused: House, attribute: str
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
@@ -189,7 +188,7 @@ def test_publishers_are_told_when_the_disk_is_full_and_nothing_of_it_comes_later
 
 
 def test_what_could_not_be_stored_does_not_count_against_the_queues_limit(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
     refused.broker.declare(declared("q", durable=True, arguments=arguments))
@@ -203,7 +202,7 @@ def test_what_could_not_be_stored_does_not_count_against_the_queues_limit(
 
 @pytest.mark.parametrize("attribute", ["refusal", "failure"])
 def test_settlements_made_while_the_disk_is_full_are_stored_later(
-    stubborn: StubbornEngine, refused: House, attribute: str
+    stubborn: RefusingEngine, refused: House, attribute: str
 ) -> None:
     first, _ = work(refused, "a", "b")
     setattr(stubborn, attribute, FULL)
@@ -216,7 +215,7 @@ def test_settlements_made_while_the_disk_is_full_are_stored_later(
     assert texts(House(stubborn), "q") == ["b"]
 
 
-def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(stubborn: RefusingEngine, refused: House) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
     stubborn.failure = FULL
     refused.settle(REJECT, delivery)
@@ -229,7 +228,47 @@ def test_a_dead_letter_made_while_the_disk_is_full_arrives_once(stubborn: Stubbo
     assert (texts(again, "q"), texts(again, "$dlq/q")) == ([], ["a"])
 
 
-def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: StubbornEngine, refused: House) -> None:
+def fail_once(stubborn: RefusingEngine, house: House) -> None:
+    """Have the commit that waits at the door fail, and take everything from then on."""
+    stubborn.failure, stubborn.fails_all = FULL, True
+    stubborn.open_door()
+    stubborn.failure = None
+    house.run()
+
+
+def test_a_queue_deleted_before_its_declaration_could_be_stored_stays_deleted(
+    stubborn: RefusingEngine, refused: House
+) -> None:
+    refused.broker.declare(declared("out", durable=True))
+    refused.run()
+    stubborn.is_closed_door = True
+    refused.broker.declare(declared("brief", durable=True))
+    refused.run()
+    refused.broker.delete("brief")
+    refused.broker.transaction([Publish(refused.message("a", "out"))], [])  # closes the turn before it
+
+    fail_once(stubborn, refused)
+
+    assert sorted(House(stubborn).broker.topology.queues) == ["out"]
+
+
+def test_dead_letters_keep_their_order_when_the_first_could_not_be_stored(
+    stubborn: RefusingEngine, refused: House
+) -> None:
+    first, second = work(refused, "a", "b", dead_letter_queue="$dlq/q")
+    refused.broker.declare(declared("out", durable=True))
+    refused.run()
+    stubborn.is_closed_door = True
+    refused.settle(REJECT, first)
+    refused.broker.settle(second, REJECT)
+    refused.broker.transaction([Publish(refused.message("a", "out"))], [])  # closes the turn before it
+
+    fail_once(stubborn, refused)
+
+    assert texts(House(stubborn), "$dlq/q") == ["a", "b"]
+
+
+def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: RefusingEngine, refused: House) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
     stubborn.failure = FULL
     refused.settle(REJECT, delivery)
@@ -243,7 +282,7 @@ def test_publishers_behind_a_turn_that_cannot_be_stored_are_told_too(stubborn: S
 
 
 def test_what_cannot_be_stored_is_tried_again_once_a_second_and_not_all_the_time(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     (delivery,) = work(refused, "a", dead_letter_queue="$dlq/q")
     stubborn.failure = FULL
@@ -258,7 +297,7 @@ def test_what_cannot_be_stored_is_tried_again_once_a_second_and_not_all_the_time
     assert stubborn.attempts - before == 2
 
 
-def test_a_group_made_while_the_disk_is_full_is_made_once_later(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_group_made_while_the_disk_is_full_is_made_once_later(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.publish("q", "a", "b")
     stubborn.refusal = FULL
@@ -274,7 +313,7 @@ def test_a_group_made_while_the_disk_is_full_is_made_once_later(stubborn: Stubbo
     assert House(stubborn).consume("q", group="workers").payloads == ["b"]
 
 
-def test_a_queue_declared_while_the_disk_is_full_is_stored_later(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_queue_declared_while_the_disk_is_full_is_stored_later(stubborn: RefusingEngine, refused: House) -> None:
     stubborn.refusal = FULL
     refused.broker.declare(declared("q", durable=True))
     refused.run()
@@ -286,7 +325,7 @@ def test_a_queue_declared_while_the_disk_is_full_is_stored_later(stubborn: Stubb
 
 
 def test_a_queue_deleted_and_made_again_while_the_disk_is_full_is_the_new_one(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.publish("q", "old")
@@ -337,7 +376,7 @@ def test_a_real_disk_that_runs_full_and_has_space_again_loses_no_settlement(tmp_
 
 
 def test_a_commit_that_storage_refuses_for_its_messages_keeps_the_settlements(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     (delivery,) = work(refused, "a")
     stubborn.failure = Refused("a message cannot be stored")
@@ -350,7 +389,7 @@ def test_a_commit_that_storage_refuses_for_its_messages_keeps_the_settlements(
 
 
 def test_a_commit_that_storage_refuses_for_good_is_said_in_the_log_and_does_not_hold_up_the_rest(
-    stubborn: StubbornEngine, refused: House, caplog: pytest.LogCaptureFixture
+    stubborn: RefusingEngine, refused: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     (delivery,) = work(refused, "a")
     stubborn.refusal = Refused("no")
@@ -362,7 +401,7 @@ def test_a_commit_that_storage_refuses_for_good_is_said_in_the_log_and_does_not_
     assert refused.publish("q", "b") == [None]
 
 
-def test_when_the_engine_is_dead_publishers_are_told(stubborn: StubbornEngine, refused: House) -> None:
+def test_when_the_engine_is_dead_publishers_are_told(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(declared("q", durable=True))
     refused.run()
     stubborn.refusal = Fatal("a sync failed")
@@ -425,7 +464,7 @@ def test_a_damaged_queue_can_be_deleted_and_declared_again(tmp_path: Path) -> No
     engine.close()
 
 
-class DamagedEngine(StubbornEngine):
+class DamagedEngine(RefusingEngine):
     """An engine that has found the log `bad` damaged: it neither reads it nor takes a commit about it."""
 
     def __init__(self) -> None:
@@ -491,7 +530,7 @@ def test_a_log_found_damaged_by_a_commit_leaves_the_other_queues_alone() -> None
 
 
 def test_settlements_that_nobody_waits_for_ride_with_the_next_publish() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     house = House(engine)
     house.broker.declare(declared("q", durable=True))
     inbox = house.consume("q")
@@ -510,7 +549,7 @@ def test_settlements_that_nobody_waits_for_ride_with_the_next_publish() -> None:
 
 
 def test_settlements_that_nothing_follows_are_stored_by_themselves_a_moment_later() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     house = House(engine)
     house.broker.declare(declared("q", durable=True))
     inbox = house.consume("q")
@@ -532,7 +571,7 @@ def test_settlements_that_nothing_follows_are_stored_by_themselves_a_moment_late
 
 
 def test_many_settlements_do_not_wait() -> None:
-    engine = StubbornEngine()
+    engine = RefusingEngine()
     house = House(engine)
     house.broker.declare(declared("q", durable=True))
     inbox = house.consume("q")
@@ -582,9 +621,9 @@ class Ahead:
         self.broker.drain()
         self.told.clear()
 
-    def consume(self, queue: str, tells_offsets: bool = False, **options: object) -> Consumer:
+    def consume(self, queue: str, exposes_offsets: bool = False, **options: object) -> Consumer:
         consumer = Consumer("consumer", self._deliver)
-        consumer.tells_offsets = tells_offsets
+        consumer.exposes_offsets = exposes_offsets
         self.broker.consume(queue, consumer, **options)  # type: ignore[arg-type]
         return consumer
 
@@ -635,7 +674,7 @@ def test_a_work_queue_delivers_before_the_sync_and_confirms_after_it(ahead: Ahea
 @pytest.mark.parametrize("kind", ["classic", "stream"])
 def test_whoever_learns_offsets_gets_messages_only_when_they_are_synced(ahead: Ahead, kind: str) -> None:
     ahead.declare(declared("q", durable=True, arguments={"x-queue-type": kind}))
-    ahead.consume("q", tells_offsets=True)
+    ahead.consume("q", exposes_offsets=True)
     ahead.step()
     ahead.broker.drain()
     ahead.told.clear()
@@ -657,7 +696,7 @@ def test_one_that_learns_offsets_and_comes_later_waits_for_the_sync_too(ahead: A
     ahead.publish("a", "q")
     ahead.step()
 
-    ahead.consume("q", tells_offsets=True)
+    ahead.consume("q", exposes_offsets=True)
     ahead.step()
     assert ahead.told == []
     assert ahead.broker.queue("q").safe_offset == 1
@@ -681,6 +720,65 @@ def test_draining_waits_until_what_ran_ahead_is_synced(ahead: Ahead) -> None:
     assert ahead.told == ["a confirmed"]
 
 
+@pytest.mark.parametrize("later", ["transient", "unroutable", "refused"])
+def test_nobody_hears_of_a_later_publish_before_those_whose_messages_are_not_synced(ahead: Ahead, later: str) -> None:
+    """Protocols know what is confirmed by its place in the row: one told too early would speak for another."""
+    ahead.declare(declared("q", durable=True))
+    ahead.broker.declare(declared("t"))
+    ahead.broker.drain()
+    ahead.disk.gate.clear()
+    ahead.publish("a", "q")
+    ahead.step()
+
+    if later == "refused":
+        endless = Message(Source("q"), b"b", 1, expires_us=1 << 70)  # storage has no room for such a number
+        ahead.broker.publish(endless, lambda error: ahead.told.append(f"b {type(error).__name__}"))
+    else:
+        ahead.publish("b", "t" if later == "transient" else "nowhere")
+    ahead.step()
+    assert ahead.told == []
+
+    ahead.disk.gate.set()
+    ahead.broker.drain()
+    assert ahead.told == ["a confirmed", "b Refused" if later == "refused" else "b confirmed"]
+
+
+def test_a_publisher_behind_one_that_is_not_synced_hears_in_order_after_an_ack_timeout(ahead: Ahead) -> None:
+    ahead.declare(configured({"name": "quick", "replication": {"enabled": True, "ack_timeout": "10ms"}}))
+    ahead.broker.declare(declared("t"))
+    ahead.broker.drain()
+    ahead.disk.gate.clear()
+    ahead.publish("a", "quick")
+    ahead.step()
+    ahead.publish("b", "t")
+    ahead.step()
+    assert ahead.told == []
+
+    deadline_us = SystemClock().monotonic_us() + 10_000_000
+    while not ahead.told and SystemClock().monotonic_us() < deadline_us:
+        ahead.broker.tick()
+
+    assert ahead.told == ["no", "b confirmed"]
+
+
+@pytest.mark.parametrize("what", ["transaction", "purge"])
+def test_what_clients_are_told_of_is_sent_to_be_synced(stubborn: RefusingEngine, refused: House, what: str) -> None:
+    (delivery,) = work(refused, "a")
+    stubborn.waits.clear()
+
+    if what == "transaction":
+        refused.broker.transaction([], [(delivery, ACK)])
+    else:
+        refused.settle(RELEASE, delivery)
+        refused.broker.cancel(delivery.consumer)
+        refused.run()
+        stubborn.waits.clear()
+        refused.broker.purge("q")
+    refused.run()
+
+    assert True in stubborn.waits
+
+
 # -- replication -------------------------------------------------------------------------------------------------------
 
 
@@ -693,7 +791,7 @@ def replicated(name: str, **more: object) -> QueueDefinition:
 
 
 def test_a_publisher_hears_after_the_ack_timeout_that_its_message_is_not_stored_and_in_order(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("patient", durable=True))
     refused.broker.declare(replicated("quick", ack_timeout="2s"))
@@ -717,7 +815,7 @@ def test_a_publisher_hears_after_the_ack_timeout_that_its_message_is_not_stored_
     assert texts(refused, "quick") == ["quick"]
 
 
-def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: StubbornEngine, refused: House) -> None:
+def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(replicated("none", ack_timeout="0s"))
     refused.broker.declare(configured({"name": "off", "replication": {"enabled": False, "ack_timeout": "1s"}}))
     refused.run()
@@ -738,7 +836,7 @@ def test_without_an_ack_timeout_a_publisher_waits_for_storage(stubborn: Stubborn
 
 @pytest.mark.parametrize(("mode", "waits"), [("sync", True), ("async", False)])
 def test_publishers_wait_for_the_store_unless_replication_is_asynchronous(
-    stubborn: StubbornEngine, refused: House, mode: str, waits: bool
+    stubborn: RefusingEngine, refused: House, mode: str, waits: bool
 ) -> None:
     refused.broker.declare(replicated("q", mode=mode))
     refused.run()
@@ -749,7 +847,7 @@ def test_publishers_wait_for_the_store_unless_replication_is_asynchronous(
 
 
 def test_when_kept_waits_for_the_last_declaration_and_stores_nothing_for_it(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     seen: list[HeadraceError | None] = []
     refused.run()
@@ -770,7 +868,7 @@ def test_when_kept_waits_for_the_last_declaration_and_stores_nothing_for_it(
 
 
 def test_when_kept_tells_that_a_declaration_is_not_stored_and_waits_for_the_next_attempt(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     seen: list[HeadraceError | None] = []
     refused.run()
@@ -785,3 +883,22 @@ def test_when_kept_tells_that_a_declaration_is_not_stored_and_waits_for_the_next
     refused.advance(2)
 
     assert seen[1:] == [None]
+
+
+def test_it_is_known_since_when_storage_has_been_busy_with_the_oldest_commit() -> None:
+    engine = RefusingEngine()
+    house = House(engine)
+    house.broker.declare(QueueDefinition("q"))
+    house.run()
+    assert house.broker.sent_us == 0
+
+    engine.is_closed_door = True
+    sent_us = house.clock.monotonic_us()
+    house.broker.publish(house.message("a", "q"))
+    house.broker.flush()
+    house.clock.advance(10)
+    assert house.broker.sent_us == sent_us
+
+    engine.open_door()
+    house.run()
+    assert house.broker.sent_us == 0

@@ -1,8 +1,10 @@
 """A paused group gets nothing, over restarts too, and goes on where it was."""
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.delivery import Consumer
-from headrace.core.group import ACK
+from collections.abc import Callable
+
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.dispatch import Consumer
+from headrace.core.queue.group import ACK
 from headrace.storage.api import PAUSES
 from tests.house import House
 from tests.unit.core.conftest import World
@@ -60,13 +62,14 @@ def test_a_pause_survives_a_restart_and_so_does_its_end(world: World) -> None:
 
 
 def test_a_group_or_queue_that_is_made_anew_is_not_paused(world: World) -> None:
-    for forget in (
-        lambda: world.house.broker.groups.delete("jobs", "default"),
+    ways: list[Callable[[], int]] = [
+        lambda: world.house.broker.groups.delete("jobs", "workers"),
         lambda: world.house.broker.delete("jobs"),
-    ):
+    ]
+    for forget in ways:
         world.house.broker.declare(QueueDefinition("jobs"))
-        inbox = world.house.consume("jobs")
-        world.house.broker.groups.pause("jobs", "default")
+        inbox = world.house.consume("jobs", group="workers")
+        world.house.broker.groups.pause("jobs", "workers")
         world.house.broker.cancel(inbox.consumer)
 
         forget()

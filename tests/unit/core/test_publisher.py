@@ -2,11 +2,11 @@
 
 import pytest
 
-from headrace.core.account import Account
-from headrace.core.definition import QueueDefinition
+from headrace.core.access.logins import Account
+from headrace.core.access.permissions import Permission, Rights, TopicPermission
+from headrace.core.access.users import Limits, User
 from headrace.core.publisher import Publisher
-from headrace.core.rights import Permission, Rights, TopicPermission
-from headrace.core.users import Limits, User
+from headrace.core.queue.definition import QueueDefinition
 from headrace.errors import AccessRefused, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import NATIVE
 from tests.house import House

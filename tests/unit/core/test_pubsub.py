@@ -3,11 +3,9 @@
 import pytest
 
 from headrace.config.settings import REJECT_PUBLISH, MqttSettings
-from headrace.core.bounds import Bounds
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Subscription
+from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Bounds, Subscription
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, Refused
 from headrace.storage.memory import MemoryEngine

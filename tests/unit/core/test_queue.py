@@ -2,11 +2,10 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.group import ACK, NACK, REJECT, RELEASE
-from headrace.errors import HeadraceError, Refused, TooLarge
-from headrace.model import Message
+from headrace.core.queue.definition import QueueDefinition, Retention, Retry, declared
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
+from headrace.errors import HeadraceError, PreconditionFailed, Refused, TooLarge
+from headrace.model import Message, Source
 from tests.house import House
 from tests.unit.core.conftest import World
 
@@ -650,3 +649,168 @@ def test_acknowledging_many_counts_the_bytes_and_the_ends_of_each(house: House) 
 
     assert texts(house, "q") == list("defg")
     assert [entry["offset"] for _, entry in house.broker.history("q")] == [0, 1, 2]
+
+
+# -- delayed -----------------------------------------------------------------------------------------------------------
+
+
+def later(house: House, queue: str, seconds: float, *payloads: str) -> None:
+    """Publish for later."""
+    due_us = house.clock.now_us() + round(seconds * 1_000_000)
+    for payload in payloads:
+        house.broker.publish(Message(Source(queue), payload.encode(), house.clock.now_us(), not_before_us=due_us))
+    house.run()
+
+
+def figures(house: House, name: str) -> tuple[int, int]:
+    """What waits and may be delivered, and what is delayed."""
+    queue = house.broker.queue(name)
+    return queue.messages - queue.delayed, queue.delayed
+
+
+def test_messages_that_wait_for_their_next_try_are_delayed(world: World) -> None:
+    retry = Retry(5, 10_000, 10_000)
+    world.house.broker.declare(QueueDefinition("jobs", retry=retry))
+    inbox = world.house.consume("jobs")
+    world.house.publish("jobs", *"abc")
+    first, second, _ = inbox.take()
+    world.house.settle(NACK, first, second)
+    assert figures(world.house, "jobs") == (0, 2)
+    world.house.broker.cancel(inbox.consumer)
+
+    house = world.restart()
+    assert figures(house, "jobs") == (1, 2)
+    house.advance(11)
+    assert figures(house, "jobs") == (3, 0)
+
+
+@pytest.mark.parametrize("has_group", [False, True])
+def test_messages_published_for_later_are_delayed_whether_somebody_consumes_or_not(
+    house: House, has_group: bool
+) -> None:
+    house.broker.declare(QueueDefinition("jobs"))
+    if has_group:
+        house.consume("jobs", credit=1)
+    house.publish("jobs", "now")
+    later(house, "jobs", 10, "a", "b")
+    assert figures(house, "jobs") == (0 if has_group else 1, 2)
+
+    house.advance(11)
+
+    assert figures(house, "jobs") == (2 if has_group else 3, 0)
+
+
+def test_delayed_messages_that_are_gone_do_not_count(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs", max_length=2))
+    house.broker.declare(QueueDefinition("other"))
+    later(house, "jobs", 10, "a", "b", "c")
+    assert figures(house, "jobs") == (0, 2)
+
+    house.broker.dead_letters.transfer("jobs", "other", limit=1)
+    house.run()
+    assert (figures(house, "jobs"), figures(house, "other")) == ((0, 1), (0, 1))
+
+    house.broker.purge("jobs")
+    house.run()
+    assert figures(house, "jobs") == (0, 0)
+
+
+def test_a_delayed_retry_that_expires_does_not_count(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs", retry=Retry(5, 10_000, 10_000), message_ttl_ms=5000))
+    inbox = house.consume("jobs")
+    house.publish("jobs", "a")
+    house.settle(NACK, *inbox.take())
+    assert figures(house, "jobs") == (0, 1)
+
+    house.advance(6)
+
+    assert figures(house, "jobs") == (0, 0)
+
+
+def test_after_a_start_messages_published_for_later_are_looked_for(world: World) -> None:
+    world.house.broker.declare(QueueDefinition("jobs"))
+    later(world.house, "jobs", 100, "a")
+    world.house.publish("jobs", "now")
+
+    house = world.restart()
+    later(house, "jobs", 100, "b")
+    house.broker.queue("jobs").look_for_schedule(house.clock.now_us())
+    house.broker.queue("jobs").look_for_schedule(house.clock.now_us())
+
+    assert figures(house, "jobs") == (1, 2)
+
+
+def test_a_queue_with_delayed_messages_only_is_not_empty(house: House) -> None:
+    house.broker.declare(QueueDefinition("jobs"))
+    later(house, "jobs", 10, "a")
+
+    with pytest.raises(PreconditionFailed, match="not empty"):
+        house.broker.delete("jobs", if_empty=True)
+
+
+# -- retention of what is done -----------------------------------------------------------------------------------------
+
+
+def retained(retention: Retention) -> House:
+    house = House()
+    house.broker.declare(QueueDefinition("orders", retention=retention))
+    house.run()
+    return house
+
+
+def kept(house: House) -> tuple[int, int]:
+    log = house.broker.queue("orders").log
+    return log.first_offset, log.next_offset
+
+
+def test_a_work_queue_keeps_what_is_done_for_as_long_as_its_retention_says() -> None:
+    house = retained(Retention(max_age_ms=3_600_000))
+    inbox = house.consume("orders")
+    house.publish("orders", "a", "b")
+    house.settle(ACK, *inbox.take())
+
+    before = kept(house), house.broker.queue("orders").messages
+    late = house.consume("orders", "late", group="late").payloads
+    house.broker.groups.settle("orders", "late", 0, ACK)
+    house.broker.groups.settle("orders", "late", 1, ACK)
+    house.run()
+    house.advance(3_600)
+    house.advance(300)
+
+    assert before == ((0, 2), 0)
+    assert late == ["a", "b"]
+    assert kept(house) == (2, 2)
+
+
+def test_retention_never_takes_what_a_group_has_not_done() -> None:
+    house = retained(Retention(max_messages=1))
+    inbox = house.consume("orders", credit=1)
+    house.publish("orders", "a", "b", "c")
+
+    house.settle(ACK, *inbox.take())
+    house.publish("orders", "d")
+
+    assert kept(house) == (1, 4)
+    assert house.broker.queue("orders").messages == 2
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_what_is_kept_though_done_does_not_make_a_queue_full(groups: int) -> None:
+    house = House()
+    house.broker.declare(
+        QueueDefinition("orders", retention=Retention(max_messages=100), max_length_bytes=2, overflow="reject-publish")
+    )
+    inboxes = [house.consume("orders", group=f"g{number}", auto_ack=True) for number in range(groups)]
+
+    refused = [house.publish("orders", "x") for _ in range(10)]
+
+    assert refused == [[None]] * 10
+    assert [len(inbox.got) for inbox in inboxes] == [10] * groups
+    assert kept(house) == (0, 10)
+    again = House(house.engine, house.clock)
+    for number in range(groups):
+        again.consume("orders", group=f"g{number}", auto_ack=True)
+    assert [again.publish("orders", "x") for _ in range(5)] == [[None]] * 5
+    again.consume("orders", group="late", auto_ack=True)
+    assert [again.publish("orders", "x") for _ in range(5)] == [[None]] * 5
+    assert kept(again) == (0, 20)

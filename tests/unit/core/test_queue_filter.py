@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.definition import STREAM, QueueDefinition
+from headrace.core.queue.definition import STREAM, QueueDefinition
 from headrace.errors import BadExpression
 from tests.house import House
 

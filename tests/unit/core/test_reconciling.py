@@ -3,10 +3,9 @@
 import pytest
 
 from headrace.config.table import Fault
-from headrace.core.configured import configured
-from headrace.core.declared import declared
-from headrace.core.group import ACK
-from headrace.core.reconciling import Plan, wanted_queues
+from headrace.core.queue.configured import Plan, configured, wanted_queues
+from headrace.core.queue.definition import declared
+from headrace.core.queue.group import ACK
 from headrace.errors import Refused
 from tests.house import House
 from tests.unit.core.conftest import World

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.core.bulk import TO_QUEUE
-from headrace.core.definition import STREAM, QueueDefinition, Retention
-from headrace.core.group import ACK
+from headrace.core.publishing import TO_QUEUE
+from headrace.core.queue.definition import STREAM, QueueDefinition, Retention
+from headrace.core.queue.group import ACK
 from headrace.errors import HeadraceError, PreconditionFailed, Refused
 from tests.house import House
 from tests.unit.core.conftest import World

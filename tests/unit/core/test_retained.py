@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.settings import MqttSettings
-from headrace.core.bounds import Bounds
-from headrace.core.envelope import Envelope
-from headrace.core.retained import Retained
-from headrace.core.topics import matches
-from headrace.core.turn import Turn
+from headrace.core.batch import Turn
+from headrace.core.pubsub.retained import Retained
+from headrace.core.pubsub.session import Bounds, Envelope
+from headrace.core.routing.topics import matches
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED

@@ -1,8 +1,8 @@
 """What a log may drop: by number, by size, by age, and never what is still needed."""
 
 from headrace.clock import ManualClock
-from headrace.core.definition import STREAM, QueueDefinition, Retention
-from headrace.core.retention import is_over, truncation_point
+from headrace.core.queue.definition import STREAM, QueueDefinition, Retention
+from headrace.core.queue.entry import is_over, truncation_point
 from headrace.model import Message, Source
 from headrace.storage.memory import MemoryLog
 from tests.house import House

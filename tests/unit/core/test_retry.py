@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.retry import DEAD, next_attempt_us
+from headrace.core.queue.backlog import DEAD, next_attempt_us
+from headrace.core.queue.definition import QueueDefinition, Retry
 
 NOW = 1_000_000_000
 SECOND = 1_000_000

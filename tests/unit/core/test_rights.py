@@ -2,9 +2,18 @@
 
 import pytest
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ, WRITE, Permission, Rights, TopicPermission
+from headrace.core.access.permissions import (
+    CONFIGURE,
+    EXCHANGE,
+    QUEUE,
+    READ,
+    WRITE,
+    Permission,
+    Rights,
+    TopicPermission,
+)
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import AccessRefused, Refused
 
 
@@ -114,6 +123,14 @@ def test_places_in_topic_patterns_are_filled_in_literally() -> None:
     for key in ("eu.aXb.c1", "eu.a.b.c2"):
         with pytest.raises(AccessRefused):
             given.check_topic(WRITE, "amq.topic", key, "c1")
+
+
+def test_a_plus_is_a_wildcard_only_as_a_whole_level_of_what_is_read() -> None:
+    given = rights(write=".*", read=".*", amq_topic=(r"^a\+b\.(\*|\+)$", r"^a\+b\.(\*|\+)$"))
+
+    given.check_topic_publish("a+b/+")
+    given.check_topic_subscribe("a+b/+")
+    assert not given.may_subscribe("+/+", "c")
 
 
 def test_plain_topics_are_keys_of_amq_topic() -> None:

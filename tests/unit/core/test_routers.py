@@ -6,8 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.exchange import Binding
-from headrace.core.routers import HeadersRouter
+from headrace.core.routing.exchange import Binding, HeadersRouter
 from headrace.errors import PreconditionFailed
 
 ORDER = {"type": "order", "region": "eu"}

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.exchanges import Exchanges
+from headrace.core.routing.exchange import Binding, Exchange
+from headrace.core.routing.exchanges import Exchanges
 from headrace.errors import AccessRefused, NotFound
 
 

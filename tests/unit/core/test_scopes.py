@@ -2,8 +2,7 @@
 
 import pytest
 
-from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ, WRITE, Rights
-from headrace.core.scopes import MAX_SCOPES, Grants
+from headrace.core.access.permissions import CONFIGURE, EXCHANGE, MAX_SCOPES, QUEUE, READ, WRITE, Grants, Rights
 from headrace.errors import AccessRefused
 
 

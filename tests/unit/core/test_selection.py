@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, NACK, RELEASE
+from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK, RELEASE
 from headrace.errors import Refused
 from headrace.selector import MappingRow, parse
 from headrace.storage.memory import MemoryEngine

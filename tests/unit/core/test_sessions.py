@@ -2,9 +2,7 @@
 
 import pytest
 
-from headrace.core.envelope import Envelope
-from headrace.core.session import FOREVER, Will
-from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT
+from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, FOREVER, Envelope, Will
 from headrace.model import Message, Source
 from headrace.storage.api import SESSIONS
 from headrace.storage.memory import MemoryEngine

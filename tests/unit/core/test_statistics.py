@@ -1,10 +1,9 @@
 """What the broker counts while it works."""
 
-from headrace.core.dead_letter import REJECTED
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.group import ACK, NACK, REJECT
-from headrace.core.statistics import Histogram
+from headrace.core.flow import Histogram
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.group import ACK, NACK, REJECT
+from headrace.core.queue.history import REJECTED
 from tests.house import House
 
 

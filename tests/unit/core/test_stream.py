@@ -4,11 +4,20 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.core.definition import STREAM, QueueDefinition, Retention
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, NACK, REJECT, RELEASE, PendingEntry
-from headrace.core.position import FIRST, NEXT, OFFSET, RESUME, TIMESTAMP, parse_position
-from headrace.core.stream import StreamGroup
+from headrace.core.queue.definition import (
+    FIRST,
+    NEXT,
+    OFFSET,
+    RESUME,
+    STREAM,
+    TIMESTAMP,
+    QueueDefinition,
+    Retention,
+    parse_position,
+)
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, PendingEntry
+from headrace.core.queue.stream import StreamGroup
 from headrace.errors import Refused
 from headrace.storage.group_state import WORK
 from tests.house import House
@@ -522,13 +531,47 @@ def test_what_a_filter_passes_over_is_committed_too() -> None:
     assert progress(house, "readers@wanted") == (1000, 1000)
 
 
-def test_an_expired_message_is_passed_over() -> None:
+@pytest.mark.parametrize("mode", [STREAM_MODE, WORK])
+def test_the_expiry_of_a_message_does_not_count_in_a_stream(mode: int) -> None:
     house = house_with()
-    house.publish("events", "old", expires_us=house.clock.now_us() + 1_000_000)
-    house.publish("events", "new")
-    house.clock.advance(1)
+    house.publish("events", "a", expires_us=house.clock.now_us() + 1_000_000)
+    house.publish("events", "b", expires_us=house.clock.now_us())
+    house.publish("events", "c")
+    house.advance(2)
 
-    assert house.consume("events", group="readers").payloads == ["new"]
+    assert house.consume("events", group="readers", mode=mode).payloads == ["a", "b", "c"]
+    assert house.broker.queue("events").messages == 0
+
+
+def test_a_browser_sees_what_expired_in_a_stream() -> None:
+    house = house_with()
+    house.publish("events", "a", expires_us=house.clock.now_us() + 1_000_000)
+    house.advance(2)
+    seen: list[bytes] = []
+    browser = house.broker.browse(
+        "events", lambda found: seen.extend([message.payload for _, message in found]), None, lambda: None
+    )
+
+    house.broker.allow_browser(browser, 5)
+    house.run()
+
+    assert seen == [b"a"]
+
+
+@pytest.mark.parametrize("mode", [STREAM_MODE, WORK])
+@pytest.mark.parametrize("own_s", [0, 1, 10])
+def test_the_time_to_live_of_a_stream_counts_alone(mode: int, own_s: int) -> None:
+    house = house_with(message_ttl_ms=5000)
+    expires_us = house.clock.now_us() + own_s * 1_000_000 if own_s else 0
+    house.publish("events", "old", expires_us=expires_us)
+    house.advance(2)
+
+    early = house.consume("events", group="early", mode=mode).payloads
+    house.advance(3)
+    house.publish("events", "new")
+
+    assert early == ["old"]
+    assert house.consume("events", group="late", mode=mode).payloads == ["new"]
 
 
 def test_a_reader_that_falls_behind_retention_goes_on_where_the_log_begins() -> None:
@@ -636,3 +679,37 @@ def test_readers_that_share_a_stream_get_first_deliveries() -> None:
 
     assert sorted(text for reader in readers for text in reader.payloads) == [str(number) for number in range(8)]
     assert not any(delivery.redelivered for reader in readers for delivery in reader.got)
+
+
+def test_a_commit_makes_room_for_the_reader_that_holds_what_is_below() -> None:
+    house = filled(9)
+    inbox = house.consume("events", group="readers", credit=3, auto_commit=False)
+
+    house.broker.groups.commit("events", "readers", 2)
+    house.run()
+    house.broker.groups.commit("events", "readers", 5)
+    house.run()
+
+    assert inbox.payloads == ["0", "1", "2", "3", "4", "5", "6", "7"]
+    assert [entry.offset for entry in house.broker.groups.pending("events", "readers")] == [5, 6, 7]
+
+
+def test_the_lag_of_a_stream_group_is_what_its_readers_have_not_settled() -> None:
+    house = filled(4)
+    inbox = house.consume("events", group="g", position=FIRST)
+    group = house.broker.queue("events").groups["g"]
+    assert group.lag == 4
+
+    house.settle(ACK, *inbox.take()[1:])
+
+    assert group.lag == 1
+
+
+def test_a_stream_group_may_be_named_without_its_filter_where_there_is_one() -> None:
+    house = filled(3)
+    house.consume("events", group="readers", key_filter="#", auto_commit=False)
+
+    house.broker.groups.commit("events", "readers", 2)
+    house.run()
+
+    assert progress(house, "readers@#")[1] == 2

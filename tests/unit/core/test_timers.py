@@ -4,9 +4,9 @@ import gc
 from collections import deque
 from pathlib import Path
 
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.group import NACK
-from headrace.core.queue import Queue
+from headrace.core.queue.definition import QueueDefinition, Retry
+from headrace.core.queue.group import NACK
+from headrace.core.queue.queue import Queue
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.local.log import LocalLog
 from tests.house import House

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.topics import MAX_TOPIC_BYTES, TopicFilter, TopicTree, check_filter, check_topic, matches
+from headrace.core.routing.topics import MAX_TOPIC_BYTES, TopicFilter, TopicTree, check_filter, check_topic, matches
 from headrace.errors import Refused
 
 

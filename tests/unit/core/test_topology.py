@@ -2,10 +2,9 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import EPHEMERAL, QueueDefinition
-from headrace.core.exchange import Binding
-from headrace.core.topology import scoped, unscoped
+from headrace.core.queue.definition import EPHEMERAL, QueueDefinition, declared
+from headrace.core.routing.exchange import Binding
+from headrace.core.routing.topology import scoped, unscoped
 from headrace.errors import AccessRefused, NotFound, Refused
 from tests.house import House
 from tests.unit.core.conftest import World

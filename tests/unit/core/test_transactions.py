@@ -2,14 +2,13 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition, Retry
-from headrace.core.delivery import Delivery
-from headrace.core.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue.definition import QueueDefinition, Retry, declared
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, Refused, Unavailable
 from tests.house import House, Inbox
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
 
 FULL = Unavailable("the disk is full")
@@ -45,7 +44,7 @@ def test_publishes_and_settlements_happen_together(world: World) -> None:
     assert (texts(house, "in"), texts(house, "out")) == ([], ["result"])
 
 
-def test_a_transaction_is_one_commit(stubborn: StubbornEngine, refused: House) -> None:
+def test_a_transaction_is_one_commit(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     refused.publish("in", "more")
     before = len(stubborn.committed)
@@ -65,7 +64,7 @@ def test_it_says_for_each_publish_how_many_queues_it_is_meant_for(house: House) 
     assert house.broker.transaction(publishes, []) == [1, 0]
 
 
-def test_until_it_is_stored_nothing_is_delivered_and_nothing_settled(stubborn: StubbornEngine, refused: House) -> None:
+def test_until_it_is_stored_nothing_is_delivered_and_nothing_settled(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     out = refused.consume("out", "out")
     stubborn.is_closed_door = True
@@ -79,7 +78,7 @@ def test_until_it_is_stored_nothing_is_delivered_and_nothing_settled(stubborn: S
 
 
 @pytest.mark.parametrize("outcome", [ACK, NACK, REJECT, RELEASE])
-def test_when_the_disk_is_full_nothing_happened(stubborn: StubbornEngine, refused: House, outcome: int) -> None:
+def test_when_the_disk_is_full_nothing_happened(stubborn: RefusingEngine, refused: House, outcome: int) -> None:
     inbox = prepared(refused, retry=Retry(5, 1000, 1000), dead_letter_queue="$dlq/in")
     stubborn.failure = FULL
 
@@ -94,7 +93,7 @@ def test_when_the_disk_is_full_nothing_happened(stubborn: StubbornEngine, refuse
 
 
 def test_after_it_failed_the_consumer_can_settle_as_if_nothing_had_been(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
     stubborn.refusal = FULL
@@ -106,7 +105,7 @@ def test_after_it_failed_the_consumer_can_settle_as_if_nothing_had_been(
     assert (texts(refused, "in"), texts(refused, "out")) == ([], ["again"])
 
 
-def test_those_that_failed_are_no_attempts(stubborn: StubbornEngine, refused: House) -> None:
+def test_those_that_failed_are_no_attempts(stubborn: RefusingEngine, refused: House) -> None:
     refused.broker.declare(QueueDefinition("in"))
     refused.broker.declare(declared("out", durable=True))
     inbox = refused.consume("in")
@@ -125,7 +124,7 @@ def test_those_that_failed_are_no_attempts(stubborn: StubbornEngine, refused: Ho
     assert [delivery.attempts for delivery in again.got] == [3]
 
 
-def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: StubbornEngine, refused: House) -> None:
+def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused, lease_ms=10_000)
     stubborn.refusal = FULL
     commit(refused, (inbox.take()[0], ACK))
@@ -139,7 +138,7 @@ def test_after_it_failed_the_consumer_has_its_time_again_and_no_more(stubborn: S
 
 
 def test_what_a_failed_transaction_held_for_a_consumer_that_left_goes_back_in_line(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
     stubborn.is_closed_door = True
@@ -158,7 +157,7 @@ def test_what_a_failed_transaction_held_for_a_consumer_that_left_goes_back_in_li
 
 
 def test_a_consumer_that_leaves_meanwhile_does_not_get_its_work_done_twice(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
     stubborn.is_closed_door = True
@@ -173,7 +172,7 @@ def test_a_consumer_that_leaves_meanwhile_does_not_get_its_work_done_twice(
 
 
 def test_a_lease_does_not_run_out_while_the_transaction_is_being_stored(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused, lease_ms=1000)
     stubborn.is_closed_door = True
@@ -187,7 +186,7 @@ def test_a_lease_does_not_run_out_while_the_transaction_is_being_stored(
     assert texts(refused, "in") == []
 
 
-def test_what_a_transaction_settles_cannot_be_settled_by_another_call(stubborn: StubbornEngine, refused: House) -> None:
+def test_what_a_transaction_settles_cannot_be_settled_by_another_call(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     stubborn.is_closed_door = True
     commit(refused, (inbox.got[0], ACK))
@@ -263,7 +262,7 @@ def test_a_nack_in_a_transaction_comes_back_after_its_backoff(house: House) -> N
     assert [delivery.attempts for delivery in inbox.got] == [2]
 
 
-def test_what_came_before_the_transaction_is_stored_before_it(stubborn: StubbornEngine, refused: House) -> None:
+def test_what_came_before_the_transaction_is_stored_before_it(stubborn: RefusingEngine, refused: House) -> None:
     inbox = prepared(refused)
     before = len(stubborn.committed)
     refused.broker.publish(refused.message("plain", "out"))
@@ -286,7 +285,7 @@ def test_transactions_over_transient_queues_happen_too(house: House) -> None:
 
 
 def test_a_transient_queue_gets_nothing_from_a_transaction_that_failed(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     refused.broker.declare(declared("memory"))
     inbox = prepared(refused)
@@ -320,7 +319,7 @@ def test_how_a_message_ended_in_a_transaction_is_in_the_history(house: House, ou
 
 
 def test_a_queue_deleted_while_the_transaction_is_being_stored_takes_its_part_with_it(
-    stubborn: StubbornEngine, refused: House
+    stubborn: RefusingEngine, refused: House
 ) -> None:
     inbox = prepared(refused)
     stubborn.is_closed_door = True

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark.pipelines.scratch import make_scratch
+from headrace.spark.pipelines.session import make_scratch
 
 PROGRAM = """
 import sys
-from headrace.spark.pipelines.scratch import make_scratch
+from headrace.spark.pipelines.session import make_scratch
 print(make_scratch(), flush=True)
 sys.stdin.read()
 """

@@ -4,8 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.spark.pipelines.session import store_settings
-from headrace.spark.pipelines.shipping import pack
+from headrace.spark.pipelines.session import pack, store_settings
 
 
 def test_the_packed_code_is_loaded_from_the_file_it_is_packed_in(tmp_path: Path) -> None:

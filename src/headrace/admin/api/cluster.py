@@ -4,9 +4,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer
 from headrace.admin.api.operation import COUNT, TABLE, TEXT, Operation, table
-from headrace.admin.pages import Call
+from headrace.admin.pages import Call, answer
 from headrace.admin.site import MONITORING
 
 ALONE: Final = "alone"

@@ -4,33 +4,36 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import after, answer, listed, nothing
 from headrace.admin.api.operation import (
+    COUNT,
     DEFAULT_LIMIT,
     LIMIT,
     MAX_LIMIT,
     MAX_OFFSET,
     OFFSET,
     PAGED,
+    TEXT,
     Operation,
     page_of,
     ref,
     table,
 )
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, after, answer, listed
+from headrace.admin.slices import sliced
 from headrace.admin.views import group_to_json, pending_to_json
+from headrace.core.access.permissions import CONFIGURE, QUEUE, READ
 from headrace.core.broker import Broker
-from headrace.core.group import Group
-from headrace.core.rights import CONFIGURE, QUEUE, READ
+from headrace.core.queue.group import Group
 from headrace.errors import NotFound
 
 
 async def list_groups(call: Call) -> Response:
     queue = call.broker(call.path("vhost")).topology.queue(call.path("queue"))
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-    names, following = after(queue.groups, call.text("after"), limit)
-    return listed(names, following, lambda name: group_to_json(queue, queue.groups[name]))
+    names, following = await after(queue.groups, call.text("after"), limit)
+    return await listed(
+        names, following, lambda name: group_to_json(queue, queue.groups[name]) if name in queue.groups else None
+    )
 
 
 async def show_group(call: Call) -> Response:
@@ -43,9 +46,9 @@ async def list_pending(call: Call) -> Response:
     group = _found(call)
     start = call.number("offset", 0, 0, MAX_OFFSET)
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-    entries = [entry for entry in group.pending() if entry.offset >= start]
+    entries = [entry async for entry in sliced(group.pending(), 1000) if entry.offset >= start]
     following = entries[limit].offset if len(entries) > limit else None
-    return listed(entries[:limit], following, pending_to_json)
+    return await listed(entries[:limit], following, pending_to_json)
 
 
 async def seek_group(call: Call) -> Response:
@@ -77,9 +80,10 @@ async def delete_group(call: Call) -> Response:
     call.rights(host).check(CONFIGURE, QUEUE, queue)
     group = _found(call)
     broker = call.broker(host)
-    broker.groups.delete(group.queue.name, group.name)
+    unfinished = broker.groups.delete(group.queue.name, group.name)
     await call.stored(broker)
-    return nothing()
+    call.record(f"group {group.name!r} of queue {queue!r} forgotten, {unfinished:,} messages unfinished")
+    return answer({"queue": queue, "group": group.name, "messages": unfinished})
 
 
 def _found(call: Call) -> Group:
@@ -125,5 +129,16 @@ OPERATIONS: Final = (
     ),
     Operation("POST", _GROUP + "/pause", pause_group, "Deliver nothing until resumed", answer=ref("Group")),
     Operation("POST", _GROUP + "/resume", resume_group, "Deliver again", answer=ref("Group")),
-    Operation("DELETE", _GROUP, delete_group, "Forget a group that nobody reads in", status=204),
+    Operation(
+        "DELETE",
+        _GROUP,
+        delete_group,
+        "Forget a group that nobody reads in",
+        answer=table(
+            ("queue", "group", "messages"),
+            queue=TEXT,
+            group=TEXT,
+            messages={**COUNT, "description": "Messages that it had not finished."},
+        ),
+    ),
 )

@@ -4,11 +4,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import listed
 from headrace.admin.api.operation import DEFAULT_LIMIT, LIMIT, MAX_LIMIT, MAX_OFFSET, OFFSET, Operation, page_of
 from headrace.admin.messages import time_to_json
-from headrace.admin.pages import Call
-from headrace.core.rights import QUEUE, READ
+from headrace.admin.pages import Call, listed
+from headrace.core.access.permissions import QUEUE, READ
 
 
 async def list_history(call: Call) -> Response:
@@ -20,7 +19,7 @@ async def list_history(call: Call) -> Response:
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     found = broker.history(name, call.number("offset", 0, 0, MAX_OFFSET), limit)
     following = found[-1][0] + 1 if len(found) == limit else None
-    return listed(found, following, lambda pair: _shown(pair[0], pair[1]))
+    return await listed(found, following, lambda pair: _shown(pair[0], pair[1]))
 
 
 def _shown(at: int, entry: dict[str, object]) -> dict[str, object]:

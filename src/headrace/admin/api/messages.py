@@ -1,12 +1,12 @@
 """Messages over HTTP: look at them without taking them, publish, take a few."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Final, final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer, listed
 from headrace.admin.api.operation import (
     COUNT,
     DEFAULT_LIMIT,
@@ -21,14 +21,14 @@ from headrace.admin.api.operation import (
     table,
 )
 from headrace.admin.messages import Draft, draft, message_to_json
-from headrace.admin.pages import Call, done
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, answer, done, listed
+from headrace.core.access.permissions import QUEUE, READ
 from headrace.core.broker import Broker
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, REJECT, RELEASE
-from headrace.core.queue import Queue
-from headrace.core.rights import QUEUE, READ
-from headrace.core.topics import check_topic
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, REJECT, RELEASE
+from headrace.core.queue.queue import Queue
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.routing.topics import check_topic
 from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Done
@@ -50,15 +50,16 @@ async def browse(call: Call) -> Response:
         raise queue.refusal
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
     found = queue.browse(_start(call, queue), limit, MAX_SHOWN_BYTES)
-    return shown(call, broker, found)
+    return await shown(call, broker, found, found[-1][0] + 1 if found else None)
 
 
-def shown(call: Call, broker: Broker, found: list[tuple[int, Message]]) -> Response:
-    """A part of a list of messages."""
+async def shown(call: Call, broker: Broker, found: list[tuple[int, Message]], following: int | None) -> Response:
+    """A part of a list of messages, and where the next part begins."""
     as_base64 = _is_base64(call.text("encoding", "auto"))
     max_bytes = call.number("max_bytes", DEFAULT_SHOWN_BYTES, 0, MAX_SHOWN_BYTES)
-    following = found[-1][0] + 1 if found else None
-    return listed(found, following, lambda pair: message_to_json(broker.codecs, pair[0], pair[1], as_base64, max_bytes))
+    return await listed(
+        found, following, lambda pair: message_to_json(broker.codecs, pair[0], pair[1], as_base64, max_bytes)
+    )
 
 
 def _start(call: Call, queue: Queue) -> int:
@@ -111,7 +112,7 @@ async def send(call: Call, host: str, found: Draft) -> int:
 
 
 async def consume(call: Call) -> Response:
-    """Take messages for a group: acknowledged, put back or rejected before the answer is sent."""
+    """Take messages for a group; that they are acknowledged, put back or rejected is stored before the answer."""
     host, name = call.path("vhost"), call.path("queue")
     call.rights(host).check(READ, QUEUE, name)
     broker = call.broker(host)
@@ -151,18 +152,25 @@ class Taker:
         self._consumer.cancelled = self._is_enough.set
 
     async def take(self, queue: str, group: str, position: object, wait_ms: int, outcome: int) -> list[Delivery]:
-        """Up to so many messages, as they come until the time is over. Raises what consuming raises."""
-        self._broker.consume(queue, self._consumer, group, position=position)
+        """Up to so many messages, as they come until the time is over; settled, once that would survive a crash.
+
+        Raises what consuming raises, and what storing raises: then all of them are back in line.
+        """
+        members = self._broker.consume(queue, self._consumer, group, position=position)
         try:
-            # Deliveries come with the next turns of the loop; a group that is behind on disk may need some time.
-            async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
-                await self._is_enough.wait()
-        except TimeoutError:
-            pass
+            with contextlib.suppress(TimeoutError):
+                # Deliveries come with the next turns of the loop; a group that is behind on disk may need some time.
+                async with asyncio.timeout(max(wait_ms, _LEAST_WAIT_MS) / 1000):
+                    await self._is_enough.wait()
+            self._broker.allow(self._consumer, 0)
+            await settle_all(self._broker, self._got, outcome)
         finally:
-            for delivery in self._got:
-                self._settle(delivery, outcome)
             self._broker.cancel(self._consumer)
+        if members.queue.is_gone and not self._got:
+            raise members.queue.end
+        if isinstance(members, StreamGroup):  # its progress is staged when the consumer leaves
+            with contextlib.suppress(HeadraceError):  # it is stored later; until then a crash has these read again
+                await done(self._broker.when_safe)
         return self._got
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
@@ -174,11 +182,19 @@ class Taker:
         elif len(self._got) >= self._consumer.limit:
             self._broker.set_credit(self._consumer, len(self._got) + _AT_ONCE)
 
-    def _settle(self, delivery: Delivery, outcome: int) -> None:
-        try:
-            self._broker.settle(delivery, outcome)
-        except HeadraceError:
-            return  # it went to another while we waited: that one settles it
+
+async def settle_all(broker: Broker, deliveries: list[Delivery], outcome: int) -> None:
+    """Settle these as one, and return when that would survive a crash; others' are left to those who have them now.
+
+    Raises what storing raises: then their consumer holds them as before.
+    """
+    held = [each for each in deliveries if not each.group.queue.is_gone and each.consumer.holds(each.offset)]
+    if held:
+        await done(lambda tell: _settle(broker, held, outcome, tell))
+
+
+def _settle(broker: Broker, deliveries: list[Delivery], outcome: int, tell: Done) -> None:
+    broker.transaction([], [(delivery, outcome) for delivery in deliveries], tell)
 
 
 _AT_ONCE: Final = 16

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.admin.api.operation import COUNT, FLAG, PREFIX, TABLE, TEXT, Operation, Schema, table
-from headrace.core.follower import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
+from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FULL, NO_SOURCE
 
 _MAYBE_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _MAYBE_COUNT: Final[Schema] = {"type": ["integer", "null"]}
@@ -29,6 +29,11 @@ _QUEUE: Final[dict[str, Schema]] = {
     "first_offset": COUNT,
     "next_offset": COUNT,
     "bytes": COUNT,
+    "waiting": {
+        **COUNT,
+        "description": "Messages that a purge drops: those that are ready, and those that are delayed.",
+    },
+    "messages": {**COUNT, "description": "Messages that go with the queue when it is deleted."},
     "counters": _NUMBERS,
     "rates": _NUMBERS,
     "is_dead_letter_queue": FLAG,
@@ -51,10 +56,16 @@ _SOURCE: Final[Schema] = {
 SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": table(("error", "reason"), error=TEXT, reason=TEXT),
     "Queue": table(tuple(_QUEUE), **_QUEUE),
+    "DeclaredQueue": table(
+        (*_QUEUE, "warnings"),
+        **_QUEUE,
+        warnings={"type": "array", "items": TEXT, "description": "What is probably not meant so."},
+    ),
     "QueueDetails": table(
         (*_QUEUE, "definition", "source", "oldest_age_ms", "history"),
         **_QUEUE,
         reason=TEXT,
+        warnings={"type": "array", "items": TEXT, "description": "What is probably not meant so."},
         definition=TABLE,
         oldest_age_ms=_MAYBE_COUNT,
         source=_SOURCE,
@@ -62,7 +73,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history=_SERIES,
     ),
     "Group": table(
-        ("queue", "name", "mode", "is_paused", "cursor", "committed", "lag", "ready", "pending", "consumers"),
+        (
+            "queue",
+            "name",
+            "mode",
+            "is_paused",
+            "cursor",
+            "committed",
+            "lag",
+            "ready",
+            "delayed",
+            "pending",
+            "consumers",
+        ),
         queue=TEXT,
         name=TEXT,
         mode={"type": "string", "enum": ["work", "stream"]},
@@ -70,8 +93,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         is_paused=FLAG,
         cursor=COUNT,
         committed=COUNT,
-        lag=COUNT,
+        settled={
+            "type": "array",
+            "items": {"type": "array", "items": COUNT},
+            "description": "Settled offsets above `committed`: the first, and one behind the last; at most 200.",
+        },
+        lag={**COUNT, "description": "Messages that it has not finished."},
         ready=COUNT,
+        delayed={**COUNT, "description": "Messages that wait and are not due yet: retried or published for later."},
         pending=COUNT,
         consumers=COUNT,
         delivered=COUNT,
@@ -111,7 +140,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         attempts={"type": "array", "items": table(("consumer",), consumer=TEXT, claimed_at=_MAYBE_TEXT)},
         ended_at=_MAYBE_TEXT,
     ),
-    "DeadLetterQueue": table(("queue", "messages"), vhost=TEXT, queue=TEXT, origin=TEXT, messages=COUNT),
+    "DeadLetterQueue": table(
+        ("queue", "origin", "messages", "has_others"),
+        vhost=TEXT,
+        queue={**TEXT, "description": "The queue that holds them; empty when there is none."},
+        origin={**TEXT, "description": "The queue in which they died, as far as that is known."},
+        messages={**COUNT, "description": "Messages that wait there."},
+        has_others={**FLAG, "description": "Whether messages may be among them that are no dead letters."},
+    ),
     "Connection": table(
         ("name", "protocol", "user", "vhost", "state"),
         name=TEXT,

@@ -7,11 +7,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer
 from headrace.admin.api.connections import visible
 from headrace.admin.api.operation import COUNT, TABLE, TEXT, Operation, table
-from headrace.admin.pages import Call
-from headrace.admin.process import memory_bytes
+from headrace.admin.metrics import memory_bytes
+from headrace.admin.pages import Call, answer
 from headrace.admin.sampler import HOST_COUNTERS, HOST_GAUGES, INTERVAL_SECONDS, Series
 
 
@@ -24,7 +23,7 @@ async def overview(call: Call) -> Response:
     site = call.site
     brokers = [call.broker(name) for name in names]
     series = [found for name in names if (found := site.sampler.series.get(name)) is not None]
-    connections = [connection for connection in visible(call) if connection.facts.host in names]
+    connections = [connection for connection in await visible(call) if connection.facts.host in names]
     channels = [channel for connection in connections for channel in connection.facts.channels]
     return answer(
         {

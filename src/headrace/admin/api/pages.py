@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from headrace.admin.answers import answer
 from headrace.admin.api import (
     cluster,
     connections,
@@ -22,7 +21,7 @@ from headrace.admin.api import (
 )
 from headrace.admin.api.openapi import document
 from headrace.admin.api.operation import PREFIX, Operation
-from headrace.admin.pages import Pages
+from headrace.admin.pages import Pages, answer
 from headrace.version import __version__
 
 OPERATIONS: Final[tuple[Operation, ...]] = (

@@ -1,10 +1,10 @@
-"""Queues over HTTP: list, show, declare, delete, purge. Messages are in messages.py, groups in groups.py."""
+"""Queues over HTTP: list, show, declare, delete, purge. Messages are in messages.py, groups in broker.py."""
 
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer, listed
+from headrace.admin.api.moving import AT_ONCE, BYTES_AT_ONCE, moved_in_steps
 from headrace.admin.api.operation import (
     COUNT,
     DEFAULT_LIMIT,
@@ -18,17 +18,15 @@ from headrace.admin.api.operation import (
     ref,
     table,
 )
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
-from headrace.admin.section import Section
+from headrace.admin.pages import BadRequest, Call, Section, answer, listed
+from headrace.admin.slices import ordered, sliced
 from headrace.admin.views import queue_details, queue_to_json
-from headrace.core.arguments import table_from_json
-from headrace.core.configured import configured
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.queue import Queue
-from headrace.core.reconciling import differences, update
-from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
+from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, WRITE
+from headrace.core.properties import table_from_json
+from headrace.core.queue.configured import configured, differences, update
+from headrace.core.queue.dead_letters import Grave, Moved
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.queue import Queue
 from headrace.errors import PreconditionFailed
 
 
@@ -43,13 +41,18 @@ async def list_queues(call: Call) -> Response:
         if host < last_host:
             continue
         queues = call.broker(host).topology.queues
-        names = [name for name in queues if search in name.lower() and not (host == last_host and name <= last)]
-        found += [(host, queues[name]) for name in sorted(names)[: limit + 1 - len(found)]]
+        names = [
+            name
+            async for name in sliced(list(queues), 1000)
+            if search in name.lower() and not (host == last_host and name <= last)
+        ]
+        chosen = (await ordered(names))[: limit + 1 - len(found)]
+        found += [(host, queues[name]) for name in chosen if name in queues]
         if len(found) > limit:
             break
     shown = found[:limit]
     following = f"{shown[-1][0]}\n{shown[-1][1].name}" if len(found) > limit else None
-    return listed(shown, following, lambda pair: queue_to_json(pair[0], pair[1], call.site.sampler))
+    return await listed(shown, following, lambda pair: queue_to_json(pair[0], pair[1], call.site.sampler))
 
 
 async def show_queue(call: Call) -> Response:
@@ -73,7 +76,9 @@ async def declare_queue(call: Call) -> Response:
     else:
         _check_same(broker.declare(definition), definition)
     await call.kept(broker)
-    return answer(queue_to_json(host, broker.topology.queue(name), call.site.sampler), 201 if is_new else 200)
+    queue = broker.topology.queue(name)
+    shown = {**queue_to_json(host, queue, call.site.sampler), "warnings": queue.definition.warnings}
+    return answer(shown, 201 if is_new else 200)
 
 
 def _check_same(queue: Queue, asked: QueueDefinition) -> None:
@@ -106,8 +111,10 @@ async def delete_queue(call: Call) -> Response:
     host, name = call.path("vhost"), call.path("queue")
     call.rights(host).check(CONFIGURE, QUEUE, name)
     broker = call.broker(host)
-    count = broker.delete(name, call.flag("if_unused"), call.flag("if_empty"), broker.topology.queue(name).owner)
+    if_unused, if_empty = call.condition("if_unused"), call.condition("if_empty")
+    count = broker.delete(name, if_unused, if_empty, broker.topology.queue(name).owner)
     await call.kept(broker)
+    call.record(f"queue {name!r} of virtual host {host!r} deleted with {count:,} messages")
     return answer({"messages": count})
 
 
@@ -117,6 +124,7 @@ async def purge_queue(call: Call) -> Response:
     broker = call.broker(host)
     count = broker.purge(name, broker.topology.queue(name).owner)
     await call.kept(broker)
+    call.record(f"queue {name!r} of virtual host {host!r} purged of {count:,} messages")
     return answer({"messages": count})
 
 
@@ -131,8 +139,14 @@ async def move_messages(call: Call) -> Response:
     body.check_all_read()
     rights.check(WRITE, QUEUE, target)
     broker = call.broker(host)
-    count = broker.dead_letters.transfer(name, target, limit, start)
-    await call.stored(broker)
+    grave = Grave(broker.topology.queue(name), is_whole=True)
+    stop = grave.queue.log.next_offset
+
+    def step(most: int, at: int) -> Moved:
+        return broker.dead_letters.hand_on(grave, target, most, at, stop, BYTES_AT_ONCE, AT_ONCE)
+
+    count = (await moved_in_steps(call, broker, step, limit, start)).messages
+    call.record(f"{count:,} messages of queue {name!r} of virtual host {host!r} moved to queue {target!r}")
     return answer({"messages": count})
 
 
@@ -148,7 +162,12 @@ _DECLARATION: Final = {
             **TABLE,
             "description": "RabbitMQ's `x-` arguments. Without them, the keys of the configuration file.",
         },
-        topics={"type": "array", "items": TEXT},
+        topics={
+            "type": "array",
+            "items": TEXT,
+            "description": "Patterns of addresses (`$queue/...`); of plain topics only with `capture`.",
+        },
+        capture={**FLAG, "description": "Whether the patterns match plain topics, too."},
         filter={**TEXT, "description": "An expression that messages must satisfy to enter."},
         source={**TEXT, "description": "A stream from which it gets all that satisfies the filter."},
         source_from={
@@ -168,7 +187,9 @@ OPERATIONS: Final = (
         "GET", "/queues", list_queues, "List queues", {"vhost": TEXT, "search": TEXT, **PAGED}, answer=page_of("Queue")
     ),
     Operation("GET", _PATH, show_queue, "Everything about a queue", answer=ref("QueueDetails")),
-    Operation("PUT", _PATH, declare_queue, "Declare a queue", {"update": FLAG}, body=_DECLARATION, answer=ref("Queue")),
+    Operation(
+        "PUT", _PATH, declare_queue, "Declare a queue", {"update": FLAG}, body=_DECLARATION, answer=ref("DeclaredQueue")
+    ),
     Operation("DELETE", _PATH, delete_queue, "Delete a queue", {"if_unused": FLAG, "if_empty": FLAG}, answer=_MOVED),
     Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", answer=_MOVED),
     Operation(

@@ -4,13 +4,24 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import after, answer, listed, nothing
-from headrace.admin.api.operation import DEFAULT_LIMIT, FLAG, MAX_LIMIT, PAGED, TEXT, Operation, page_of, ref
+from headrace.admin.api.operation import (
+    COUNT,
+    DEFAULT_LIMIT,
+    FLAG,
+    MAX_LIMIT,
+    PAGED,
+    TEXT,
+    Operation,
+    page_of,
+    ref,
+    table,
+)
 from headrace.admin.messages import time_to_json
-from headrace.admin.pages import Call
+from headrace.admin.pages import Call, after, answer, listed
 from headrace.admin.site import ADMINISTRATOR
-from headrace.core.session import Session
-from headrace.core.topology import DEFAULT_HOST
+from headrace.admin.slices import sliced
+from headrace.core.pubsub.session import Session
+from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import NotFound
 
 
@@ -32,11 +43,11 @@ async def list_sessions(call: Call) -> Response:
     host, connected_only = call.text("vhost", DEFAULT_HOST), call.flag("connected")
     sessions = {
         session.client_id: session
-        for session in call.broker(host).sessions
+        async for session in sliced(list(call.broker(host).sessions), 1000)
         if session.link is not None or not connected_only
     }
-    page, following = after(sessions, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
-    return listed(page, following, lambda name: _line(host, sessions[name]))
+    page, following = await after(sessions, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return await listed(page, following, lambda name: _line(host, sessions[name]))
 
 
 async def show_session(call: Call) -> Response:
@@ -46,8 +57,8 @@ async def show_session(call: Call) -> Response:
 async def list_subscriptions(call: Call) -> Response:
     session = _found(call)
     limit = call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-    page, following = after(session.subscriptions, call.text("after"), limit)
-    return listed(
+    page, following = await after(list(session.subscriptions), call.text("after"), limit)
+    return await listed(
         page,
         following,
         lambda pattern: {
@@ -61,9 +72,11 @@ async def list_subscriptions(call: Call) -> Response:
 async def end_session(call: Call) -> Response:
     session = _found(call)
     broker = call.broker(call.path("vhost"))
+    waiting = session.queue.messages if session.queue is not None else 0
     broker.sessions.end(session)
     await call.stored(broker)
-    return nothing()
+    call.record(f"session of client {session.client_id!r} ended with {waiting:,} messages that waited for it")
+    return answer({"client_id": session.client_id, "messages": waiting})
 
 
 def _found(call: Call) -> Session:
@@ -94,5 +107,12 @@ OPERATIONS: Final = (
         PAGED,
         answer=page_of("Subscription"),
     ),
-    Operation("DELETE", _SESSION, end_session, "End a session", status=204, needs=ADMINISTRATOR),
+    Operation(
+        "DELETE",
+        _SESSION,
+        end_session,
+        "End a session with the messages that wait for it",
+        answer=table(("client_id", "messages"), client_id=TEXT, messages=COUNT),
+        needs=ADMINISTRATOR,
+    ),
 )

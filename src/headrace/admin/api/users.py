@@ -4,14 +4,12 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import after, answer, listed, nothing
-from headrace.admin.api.operation import DEFAULT_LIMIT, MAX_LIMIT, PAGED, TEXT, Operation, page_of, ref, table
-from headrace.admin.pages import Call, done
-from headrace.admin.problems import BadRequest
-from headrace.admin.section import Section
+from headrace.admin.api.operation import COUNT, DEFAULT_LIMIT, MAX_LIMIT, PAGED, TEXT, Operation, page_of, ref, table
+from headrace.admin.pages import BadRequest, Call, Section, after, answer, done, listed, nothing
 from headrace.admin.site import ADMINISTRATOR
-from headrace.core.rights import Permission, TopicPermission
-from headrace.core.users import Limits, User
+from headrace.admin.slices import sliced
+from headrace.core.access.permissions import Permission, TopicPermission
+from headrace.core.access.users import Limits, User
 from headrace.errors import Refused
 
 
@@ -42,8 +40,13 @@ def topic_permission_to_json(permission: TopicPermission) -> dict[str, object]:
 
 async def list_hosts(call: Call) -> Response:
     names = [name for name in call.site.hosts.names() if call.sees(name)]
-    page, following = after(names, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
-    return listed(page, following, lambda name: {"name": name, "queues": len(call.broker(name).topology.queues)})
+    page, following = await after(names, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return await listed(page, following, lambda name: _host_to_json(call, name))
+
+
+def _host_to_json(call: Call, name: str) -> dict[str, object] | None:
+    broker = call.site.hosts.find(name)
+    return None if broker is None else {"name": name, "queues": len(broker.topology.queues)}
 
 
 async def put_host(call: Call) -> Response:
@@ -53,14 +56,25 @@ async def put_host(call: Call) -> Response:
 
 
 async def delete_host(call: Call) -> Response:
-    await done(lambda tell: call.site.hosts.delete(call.path("vhost"), tell))
-    return nothing()
+    return answer(await remove_host(call, call.path("vhost")))
+
+
+async def remove_host(call: Call, name: str) -> dict[str, object]:
+    """Remove a virtual host, whoever's way of asking it was; tells what went with it. Raises NotFound, Refused."""
+    broker = call.site.hosts.find(name)
+    queues = list(broker.topology.queues.values()) if broker is not None else []
+    messages = 0
+    async for queue in sliced(queues):
+        messages += queue.total
+    await done(lambda tell: call.site.hosts.delete(name, tell))
+    call.record(f"virtual host {name!r} removed with {len(queues):,} queues and {messages:,} messages")
+    return {"vhost": name, "queues": len(queues), "messages": messages}
 
 
 async def list_users(call: Call) -> Response:
     users = {user.name: user for user in call.site.access.users()}
-    page, following = after(users, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
-    return listed(page, following, lambda name: user_to_json(users[name]))
+    page, following = await after(users, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return await listed(page, following, lambda name: user_to_json(users[name]))
 
 
 async def show_user(call: Call) -> Response:
@@ -104,8 +118,8 @@ async def remove_user(call: Call, name: str) -> Response:
 
 async def list_permissions(call: Call) -> Response:
     found = {f"{entry.host}\n{entry.user}": entry for entry in call.site.access.permissions()}
-    page, following = after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
-    return listed(page, following, lambda key: permission_to_json(found[key]))
+    page, following = await after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return await listed(page, following, lambda key: permission_to_json(found[key]))
 
 
 async def put_permission(call: Call) -> Response:
@@ -125,8 +139,8 @@ async def delete_permission(call: Call) -> Response:
 async def list_topic_permissions(call: Call) -> Response:
     granted = call.site.access.topic_permissions()
     found = {f"{entry.host}\n{entry.user}\n{entry.exchange}": entry for entry in granted}
-    page, following = after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
-    return listed(page, following, lambda key: topic_permission_to_json(found[key]))
+    page, following = await after(found, call.text("after"), call.number("limit", DEFAULT_LIMIT, 1, MAX_LIMIT))
+    return await listed(page, following, lambda key: topic_permission_to_json(found[key]))
 
 
 async def put_topic_permission(call: Call) -> Response:
@@ -162,7 +176,14 @@ _USER_BODY: Final = table(
 OPERATIONS: Final = (
     Operation("GET", "/vhosts", list_hosts, "List virtual hosts", PAGED, answer=page_of("VirtualHost")),
     Operation("PUT", _HOST, put_host, "Have a virtual host", answer=ref("VirtualHost"), needs=ADMINISTRATOR),
-    Operation("DELETE", _HOST, delete_host, "Remove a virtual host", status=204, needs=ADMINISTRATOR),
+    Operation(
+        "DELETE",
+        _HOST,
+        delete_host,
+        "Remove a virtual host with its queues and messages",
+        answer=table(("vhost", "queues", "messages"), vhost=TEXT, queues=COUNT, messages=COUNT),
+        needs=ADMINISTRATOR,
+    ),
     Operation("GET", "/users", list_users, "List users", PAGED, answer=page_of("User"), needs=ADMINISTRATOR),
     Operation("GET", _USER, show_user, "One user", answer=ref("User"), needs=ADMINISTRATOR),
     Operation("PUT", _USER, put_user, "Have a user", body=_USER_BODY, answer=ref("User"), needs=ADMINISTRATOR),

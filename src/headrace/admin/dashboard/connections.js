@@ -32,7 +32,7 @@ export async function connections(context) {
 }
 
 async function end(context, connection) {
-  if (await ask("End this connection", `${connection.client_id || connection.name} is told, and may connect again.`, "End", [], "danger")) {
+  if (await ask("End this connection", `${connection.client_id || connection.name} is told, and may connect again. Queues that it has for itself go with it; what its consumers hold goes back in line.`, "End", [], "danger")) {
     await context.act(async () => {
       await remove(path`/connections/${connection.name}`);
       notice("The connection is ended.");

@@ -14,7 +14,7 @@ export async function queue(context, host, name) {
   ]);
   const mine = consumers.items.filter((consumer) => consumer.queue === name);
   const isStream = said.type === "stream";
-  const page = { context, base, host, name, isStream, memory };
+  const page = { context, base, host, name, isStream, memory, total: said.messages, waiting: said.waiting };
   show(
     h("div", { class: "head" },
       h("h1", { class: "mono" }, name), tag(said.type, isStream ? "good" : "info"), said.durable ? tag("durable") : tag("transient", "warn"),
@@ -26,13 +26,14 @@ export async function queue(context, host, name) {
     said.state === "damaged" ? h("div", { class: "card trouble", role: "alert" }, said.reason) : null,
     h("div", { class: "tiles" },
       tile(isStream ? "Messages" : "Waiting", number(isStream ? said.next_offset - said.first_offset : said.counters.ready), `offsets ${number(said.first_offset)} to ${number(said.next_offset)}`),
+      isStream ? null : tile("Delayed", number(said.counters.delayed), "retried or published for later"),
       tile("With consumers", number(said.counters.unsettled), count(said.consumers, "consumer")),
       tile("Oldest", duration(said.oldest_age_ms), "has waited so long"),
       tile("Size", bytes(said.bytes), count(said.bindings, "binding")),
       said.source ? tile("Behind its source", number(said.source.lag), `${said.source.queue}: ${said.source.state}`) : null),
     h("div", { class: "charts" },
       chart("Messages per second", [["in", said.history.published], ["out", said.history.delivered], ["acknowledged", said.history.acknowledged]], (value) => value.toFixed(1), 2000),
-      chart("Depth", [["waiting", said.history.ready], ["with consumers", said.history.unsettled]], number, 2000),
+      chart("Depth", [[isStream ? "not read" : "waiting", said.history.ready], ["delayed", said.history.delayed], ["with consumers", said.history.unsettled]], number, 2000),
       chart("Lag of the group furthest behind", [["messages", said.history.lag]], number, 2000),
       chart("Age of the oldest message", [["age", said.history.oldest_age_ms]], duration, 2000)),
     h("section", { class: "card" }, h("h2", {}, "Groups"), groupTable(page, groups.items)),
@@ -57,14 +58,20 @@ function groupTable(page, items) {
     ["Cursor", (group) => number(group.cursor), "n"],
     ["Committed", (group) => number(group.committed), "n"],
     ["Lag", (group) => number(group.lag), "n"],
+    ["Delayed", (group) => number(group.delayed), "n"],
     ["Pending", (group) => number(group.pending), "n"],
     ["Redelivered", (group) => number(group.redelivered), "n"],
     ["Consumers", (group) => number(group.consumers), "n"],
     ["", (group) => h("div", { class: "row end" },
       group.is_paused ? act(group, "resume", "going on") : act(group, "pause", "paused"),
       group.mode === "stream" ? h("button", { type: "button", class: "small", onclick: () => seek(page, group) }, "Seek") : null,
-      group.consumers ? null : h("button", { type: "button", class: "small danger", onclick: () => forget(page, group) }, "Forget"))],
+      group.consumers || isKept(page, group) ? null : h("button", { type: "button", class: "small danger", onclick: () => forget(page, group) }, "Forget"))],
   ], items, "No group has read this queue yet.");
+}
+
+/** The default group of a work queue stays: without it nobody knows what was acknowledged. */
+function isKept(page, group) {
+  return !page.isStream && group.mode === "work" && group.name === "default";
 }
 
 async function seek(page, group) {
@@ -77,35 +84,37 @@ async function seek(page, group) {
 }
 
 async function forget(page, group) {
-  if (await ask(`Forget ${group.name}`, "Its progress is lost; a group of that name begins anew.", "Forget", [], "danger")) {
+  const text = `The group ${group.name} of ${page.name} has not finished ${count(group.lag, "message")}. Its progress is lost; a group of that name begins anew.`;
+  if (await ask(`Forget ${group.name}`, text, "Forget", [], "danger")) {
     await page.context.act(() => remove(`${page.base}/groups/${encodeURIComponent(group.name)}`));
   }
 }
 
 async function purge(page) {
-  if (await ask(`Purge ${page.name}`, "All messages that wait are dropped, for good.", "Purge", [], "danger")) {
+  if (await ask(`Purge ${page.name}`, `${count(page.waiting, "message")} that wait in ${page.name} are dropped, for good. Those with consumers stay.`, "Purge", [], "danger")) {
     await page.context.act(async () => {
       const done = await post(`${page.base}/purge`);
-      notice(`${number(done.messages)} messages are gone.`);
+      notice(`${count(done.messages, "message")} of ${page.name} are gone.`);
     });
   }
 }
 
 async function drop(page) {
-  if (await ask(`Delete ${page.name}`, "The queue goes with all its messages and groups.", "Delete", [], "danger")) {
+  if (await ask(`Delete ${page.name}`, `The queue ${page.name} goes with ${count(page.total, "message")} and its groups.`, "Delete", [], "danger")) {
     await page.context.act(async () => {
-      await remove(page.base);
+      const done = await remove(page.base);
+      notice(`${page.name} is gone with ${count(done.messages, "message")}.`);
       location.hash = "#/queues";
     });
   }
 }
 
 async function move(page) {
-  const form = await ask(`Move messages of ${page.name}`, "Up to 10,000 that wait go to another queue, in one commit.", "Move",
+  const form = await ask(`Move messages of ${page.name}`, `Up to 10,000 of the ${count(page.waiting, "message")} that wait in ${page.name} go to another queue, in one commit.`, "Move",
     field("To queue", { name: "to", required: true, autofocus: true }));
   if (form) await page.context.act(async () => {
     const done = await post(`${page.base}/move`, { to: form.to });
-    notice(`${number(done.messages)} messages moved to ${form.to}.`);
+    notice(`${count(done.messages, "message")} moved to ${form.to}.`);
   });
 }
 
@@ -124,7 +133,7 @@ export function browser(page, kind = "messages") {
       : [h("p", { class: "empty" }, state.asked ? "There are no messages from there on." : "Browsing takes nothing: consumers do not notice.")]));
   };
   const load = (offset) => page.context.act(async () => {
-    const said = await get(`${page.base}/${kind}${query({ offset, limit: 20 })}`);
+    const said = await get(`${page.base}/${kind}${query({ offset, limit: 20, exact: kind === "messages" ? "" : true })}`);
     Object.assign(state, { items: said.items, next: said.next, asked: true });
     draw();
   }, false);

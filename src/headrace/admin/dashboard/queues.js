@@ -21,7 +21,8 @@ export async function queues(context) {
       table([
         ["Queue", link],
         ["Type", (queue) => [tag(queue.type, KINDS[queue.type]), " ", queue.state === "damaged" ? tag("damaged", "bad") : null]],
-        ["Waiting", (queue) => number(queue.counters.ready), "n"],
+        ["Waiting", (queue) => queue.type === "stream" ? "" : number(queue.counters.ready), "n"],
+        ["Delayed", (queue) => number(queue.counters.delayed), "n"],
         ["Held", (queue) => number(queue.counters.unsettled), "n"],
         ["In /s", (queue) => rate(queue.rates.published), "n"],
         ["Out /s", (queue) => rate(queue.rates.delivered), "n"],

@@ -2,11 +2,11 @@
 
 from starlette.responses import Response
 
-from headrace.admin.answers import nothing
 from headrace.admin.api.connections import end, find, visible
-from headrace.admin.pages import Call
+from headrace.admin.pages import Call, nothing
 from headrace.admin.rabbitmq.queues import consumer_row
 from headrace.admin.rabbitmq.shapes import Row, details, hosts, node_name, row, rows
+from headrace.admin.slices import sliced
 from headrace.admin.views import Connected, consuming, texts
 from headrace.errors import NotFound
 from headrace.net.facts import ChannelFacts
@@ -71,41 +71,41 @@ def _port(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _of_host(call: Call) -> list[Connected]:
+async def _of_host(call: Call) -> list[Connected]:
     if "vhost" not in call.request.path_params:
-        return visible(call)
+        return await visible(call)
     host = call.path("vhost")
     call.broker(host)
-    return [connection for connection in visible(call) if connection.facts.host == host]
+    return [connection for connection in await visible(call) if connection.facts.host == host]
 
 
 async def list_connections(call: Call) -> Response:
     now_us = call.site.clock.now_us()
-    return rows(call, [connection_row(connection, now_us) for connection in _of_host(call)])
+    return await rows(call, await _of_host(call), lambda connection: connection_row(connection, now_us))
 
 
 async def show_connection(call: Call) -> Response:
-    return row(call, connection_row(find(call, call.path("name")), call.site.clock.now_us()))
+    return row(call, connection_row(await find(call, call.path("name")), call.site.clock.now_us()))
 
 
 async def close_connection(call: Call) -> Response:
-    end(call, call.path("name"))
+    await end(call, call.path("name"))
     return nothing()
 
 
 async def channels_of_connection(call: Call) -> Response:
-    connection = find(call, call.path("name"))
-    return rows(call, [channel_row(connection, channel) for channel in connection.facts.channels])
+    connection = await find(call, call.path("name"))
+    return await rows(call, connection.facts.channels, lambda channel: channel_row(connection, channel))
 
 
 async def list_channels(call: Call) -> Response:
-    found = [channel_row(connection, channel) for connection in _of_host(call) for channel in connection.facts.channels]
-    return rows(call, found)
+    found = [(connection, channel) for connection in await _of_host(call) for channel in connection.facts.channels]
+    return await rows(call, found, lambda pair: channel_row(*pair))
 
 
 async def show_channel(call: Call) -> Response:
     name = call.path("name")
-    for connection in visible(call):
+    for connection in await visible(call):
         for channel in connection.facts.channels:
             if f"{connection.wire.name} ({channel.number})" == name:
                 return row(call, channel_row(connection, channel))
@@ -113,6 +113,8 @@ async def show_channel(call: Call) -> Response:
 
 
 async def list_consumers(call: Call) -> Response:
-    connections = visible(call)
-    found = [consumer_row(host, each) for host, broker in hosts(call) for each in consuming(broker, connections)]
-    return rows(call, found)
+    connections = await visible(call)
+    found = [
+        (host, each) for host, broker in hosts(call) async for each in sliced(await consuming(broker, connections))
+    ]
+    return await rows(call, found, lambda pair: consumer_row(*pair))

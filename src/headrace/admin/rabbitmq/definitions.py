@@ -1,26 +1,24 @@
 """Everything but the messages, to be kept or brought elsewhere: definitions out and in, as RabbitMQ has them."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer, nothing
 from headrace.admin.api.users import permission_to_json, topic_permission_to_json
-from headrace.admin.pages import Call, done
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, array, done, encode, nothing, streamed
 from headrace.admin.rabbitmq.exchanges import binding_row
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, flag, text
 from headrace.admin.rabbitmq.users import tags_of
-from headrace.core.arguments import table_from_json, table_to_json
+from headrace.admin.slices import sliced
+from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
-from headrace.core.definition import QueueDefinition
-from headrace.core.exchange import KINDS, RESERVED_PREFIX, Binding, Exchange
-from headrace.core.queue import Queue
-from headrace.core.rights import Permission, TopicPermission
-from headrace.core.sources import sources_first
+from headrace.core.feeds.assigner import sources_first
+from headrace.core.properties import table_from_json, table_to_json
+from headrace.core.queue.definition import QueueDefinition, declared
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.exchange import KINDS, RESERVED_PREFIX, Binding, Exchange
 from headrace.errors import HeadraceError, NotFound
 
 _log: Final = logging.getLogger("headrace.admin")
@@ -31,6 +29,11 @@ _MAYBE_TEXTS: Final = ("dead_letter_exchange", "dead_letter_key")
 _TABLES: Final = ("topics", "retry", "retention", "replication", "arguments")
 
 
+_BROUGHT: Final = 20
+"""How many are declared at once: each is looked at, routed to and stored."""
+_STORED: Final = 200
+"""After how many it waits until they are stored: what storage does for one commit is done at once."""
+
 # -- out
 
 
@@ -38,7 +41,8 @@ async def export(call: Call) -> Response:
     """All definitions, or those of one virtual host."""
     if "vhost" in call.request.path_params:
         host = call.path("vhost")
-        return answer({"rabbit_version": RABBITMQ_VERSION, **_topology({host: call.broker(host)}, with_hosts=False)})
+        brokers = {host: call.broker(host)}
+        return streamed(_members({"rabbit_version": RABBITMQ_VERSION}, brokers, with_hosts=False))
     access = call.site.access
     users = [
         {
@@ -51,40 +55,55 @@ async def export(call: Call) -> Response:
         for user in access.users()
     ]
     brokers = {name: call.broker(name) for name in call.site.hosts.names()}
-    return answer(
-        {
-            "rabbit_version": RABBITMQ_VERSION,
-            "rabbitmq_version": RABBITMQ_VERSION,
-            "product_name": "Headrace",
-            "product_version": call.site.version,
-            "users": users,
-            "vhosts": [{"name": name} for name in brokers],
-            "permissions": [permission_to_json(each) for each in access.permissions()],
-            "topic_permissions": [topic_permission_to_json(each) for each in access.topic_permissions()],
-            "parameters": [],
-            "global_parameters": [],
-            **_topology(brokers, with_hosts=True),
-        }
-    )
+    values: Row = {
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "Headrace",
+        "product_version": call.site.version,
+        "users": users,
+        "vhosts": [{"name": name} for name in brokers],
+        "permissions": [permission_to_json(each) for each in access.permissions()],
+        "topic_permissions": [topic_permission_to_json(each) for each in access.topic_permissions()],
+        "parameters": [],
+        "global_parameters": [],
+    }
+    return streamed(_members(values, brokers, with_hosts=True))
 
 
-def _topology(brokers: Mapping[str, Broker], with_hosts: bool) -> Row:
-    """The policies, queues, exchanges and bindings that are kept over a restart."""
-    queues: list[Row] = []
-    exchanges: list[Row] = []
-    bindings: list[Row] = []
-    for host, broker in brokers.items():
-        where = {"vhost": host} if with_hosts else {}
-        found = broker.topology.exchanges
-        kept = {queue.name for queue in broker.topology.queues.values() if queue.definition.is_stored}
-        queues += [{**_queue(queue), **where} for queue in broker.topology.queues.values() if queue.name in kept]
-        exchanges += [{**_exchange(each), **where} for each in found.exchanges() if _is_kept(each)]
-        for binding in found.bindings():
-            if binding.to_exchange or binding.destination in kept:
-                row = binding_row(host, binding)
-                del row["vhost"], row["properties_key"]
-                bindings.append({**row, **where})
-    return {"policies": [], "queues": queues, "exchanges": exchanges, "bindings": bindings}
+async def _members(values: Row, brokers: Mapping[str, Broker], with_hosts: bool) -> AsyncIterator[bytes]:
+    """The document, piece by piece: these values, then the queues, exchanges and bindings that outlive a restart."""
+    yield encode({**values, "policies": []})[:-1].encode("ascii")
+
+    def shown(host: str, row: Row) -> Row:
+        return {**row, "vhost": host} if with_hosts else row
+
+    queues = [(host, queue) for host, broker in brokers.items() for queue in broker.topology.queues.values()]
+    kept = {(host, queue.name) async for host, queue in sliced(queues, 1000) if queue.definition.is_stored}
+    yield b',"queues":'
+    async for part in array(
+        queues, lambda pair: shown(pair[0], _queue(pair[1])) if (pair[0], pair[1].name) in kept else None
+    ):
+        yield part
+    exchanges = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.exchanges()]
+    yield b',"exchanges":'
+    async for part in array(exchanges, lambda pair: shown(pair[0], _exchange(pair[1])) if _is_kept(pair[1]) else None):
+        yield part
+    bindings = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.bindings()]
+    yield b',"bindings":'
+    async for part in array(
+        bindings,
+        lambda pair: (
+            shown(pair[0], _binding(*pair)) if pair[1].to_exchange or (pair[0], pair[1].destination) in kept else None
+        ),
+    ):
+        yield part
+    yield b"}"
+
+
+def _binding(host: str, binding: Binding) -> Row:
+    row = binding_row(host, binding)
+    del row["vhost"], row["properties_key"]
+    return row
 
 
 def _queue(queue: Queue) -> Row:
@@ -128,16 +147,19 @@ async def bring_in(call: Call) -> Response:
             await done(lambda tell, name=name: call.site.hosts.create(name, tell))  # type: ignore[misc]
         await _bring_users(call, body)
     touched: dict[str, Broker] = {}
+    brought = 0
     for kind, bring in (("queues", _bring_queue), ("exchanges", _bring_exchange), ("bindings", _bring_binding)):
-        for entry in _sources_first(body) if kind == "queues" else _entries(body, kind):
+        entries = await _sources_first(body) if kind == "queues" else _entries(body, kind)
+        async for entry in sliced(entries, _BROUGHT):
             host = only if only is not None else text(entry, "vhost", "/")
-            broker = touched.get(host)
-            if broker is None:
-                broker = touched[host] = call.broker(host)
+            broker = touched[host] = call.broker(host)
             try:
                 bring(broker, entry)
             except HeadraceError as error:
                 raise BadRequest(f"{kind} {entry.get('name', entry.get('destination', ''))!r}: {error}") from error
+            brought += 1
+            if brought % _STORED == 0:
+                await call.kept(broker)
     for broker in touched.values():
         await call.kept(broker)
     left_out = [f"'{entry.get('name')}'" for entry in _entries(body, "policies")]
@@ -221,15 +243,16 @@ def _bring_binding(broker: Broker, entry: Mapping[str, object]) -> None:
     broker.bind(binding)
 
 
-def _sources_first(body: Mapping[str, object]) -> list[dict[str, object]]:
+async def _sources_first(body: Mapping[str, object]) -> list[dict[str, object]]:
     """The queues, each behind the one that it is filled from, which is of the same virtual host."""
     entries = list(_entries(body, "queues"))
-    hosts = [f"{entry.get('vhost')}\0" for entry in entries]
-    named = [
-        (f"{host}{entry.get('name')}", f"{host}{source}" if (source := _source_of(entry)) else "")
-        for host, entry in zip(hosts, entries, strict=True)
-    ]
-    return [entries[at] for at in sources_first(named)]
+    sources: list[tuple[str, str]] = []
+    are_filled = False
+    async for entry in sliced(entries, 1000):
+        host, source = f"{entry.get('vhost')}\0", _source_of(entry)
+        sources.append((f"{host}{entry.get('name')}", f"{host}{source}" if source else ""))
+        are_filled = are_filled or bool(source)
+    return [entries[at] for at in sources_first(sources)] if are_filled else entries
 
 
 def _source_of(entry: Mapping[str, object]) -> str:

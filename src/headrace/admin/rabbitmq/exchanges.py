@@ -2,23 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer, nothing
 from headrace.admin.api.messages import send
 from headrace.admin.messages import draft
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, Section, answer, nothing
 from headrace.admin.rabbitmq.shapes import Row, exchange_name, flag, hosts, row, rows, text
-from headrace.admin.section import Section
-from headrace.core.arguments import table_from_json, table_to_json
+from headrace.core.access.permissions import CONFIGURE, EXCHANGE
 from headrace.core.broker import Broker
-from headrace.core.exchange import KINDS, Binding, Exchange
-from headrace.core.rights import CONFIGURE, EXCHANGE
+from headrace.core.properties import table_from_json, table_to_json
+from headrace.core.routing.exchange import KINDS, Binding, Exchange
 from headrace.errors import NotFound
 
 _KINDS: Final = {"q": False, "e": True}
@@ -68,10 +64,8 @@ def implicit(queue: str) -> Binding:
 
 
 async def list_exchanges(call: Call) -> Response:
-    return rows(
-        call,
-        [exchange_row(host, each) for host, broker in hosts(call) for each in broker.topology.exchanges.exchanges()],
-    )
+    found = [(host, each) for host, broker in hosts(call) for each in broker.topology.exchanges.exchanges()]
+    return await rows(call, found, lambda pair: exchange_row(*pair))
 
 
 async def show_exchange(call: Call) -> Response:
@@ -140,39 +134,44 @@ async def publish(call: Call) -> Response:
 
 
 async def list_bindings(call: Call) -> Response:
-    found: list[Row] = []
+    found: list[tuple[str, Binding | str]] = []
     for host, broker in hosts(call):
-        found += [binding_row(host, implicit(name)) for name in broker.topology.queues]
-        found += [binding_row(host, binding) for binding in broker.topology.exchanges.bindings()]
-    return rows(call, found)
+        found += [(host, name) for name in broker.topology.queues]
+        found += [(host, binding) for binding in broker.topology.exchanges.bindings()]
+    return await rows(call, found, lambda pair: binding_row(pair[0], _explicit(pair[1])))
+
+
+def _explicit(found: Binding | str) -> Binding:
+    """A binding, where a queue's name stands for the one that it always has."""
+    return implicit(found) if isinstance(found, str) else found
 
 
 async def bindings_of_queue(call: Call) -> Response:
     host, broker = call.path("vhost"), call.broker(call.path("vhost"))
     name = broker.topology.queue(call.path("name")).name
     found = [implicit(name), *broker.topology.exchanges.bindings_to(name)]
-    return rows(call, [binding_row(host, binding) for binding in found])
+    return await rows(call, found, lambda binding: binding_row(host, binding))
 
 
 async def bindings_from_exchange(call: Call) -> Response:
     host, broker = call.path("vhost"), call.broker(call.path("vhost"))
     name = exchange_name(call.path("name"))
-    found: Iterable[Binding] = broker.topology.exchanges.bindings_from(name)
+    found: list[Binding | str] = list(broker.topology.exchanges.bindings_from(name))
     if not name:
-        found = [implicit(queue) for queue in broker.topology.queues]
-    return rows(call, [binding_row(host, binding) for binding in found])
+        found = list(broker.topology.queues)
+    return await rows(call, found, lambda each: binding_row(host, _explicit(each)))
 
 
 async def bindings_to_exchange(call: Call) -> Response:
     host, broker = call.path("vhost"), call.broker(call.path("vhost"))
     name = broker.topology.exchanges.get(exchange_name(call.path("name"))).name
     found = broker.topology.exchanges.bindings_to(name, to_exchange=True)
-    return rows(call, [binding_row(host, binding) for binding in found])
+    return await rows(call, found, lambda binding: binding_row(host, binding))
 
 
 async def bindings_between(call: Call) -> Response:
     host, broker = call.path("vhost"), call.broker(call.path("vhost"))
-    return rows(call, [binding_row(host, binding) for binding in _between(call, broker)])
+    return await rows(call, _between(call, broker), lambda binding: binding_row(host, binding))
 
 
 async def bind(call: Call) -> Response:

@@ -5,15 +5,15 @@ import platform
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer
 from headrace.admin.api.connections import visible
 from headrace.admin.api.messages import Taker
-from headrace.admin.pages import Call, done
-from headrace.admin.process import file_limit, memory_bytes, open_files
+from headrace.admin.metrics import file_limit, memory_bytes, open_files
+from headrace.admin.pages import Call, answer, done
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, details, node_name, row, rows
-from headrace.core.declared import declared
-from headrace.core.group import ACK
-from headrace.core.rights import CONFIGURE, QUEUE, READ, WRITE
+from headrace.admin.slices import sliced
+from headrace.core.access.permissions import CONFIGURE, QUEUE, READ, WRITE
+from headrace.core.queue.definition import declared
+from headrace.core.queue.group import ACK
 from headrace.errors import NotFound
 from headrace.model import Message, Source
 from headrace.storage.api import Done
@@ -29,8 +29,14 @@ async def overview(call: Call) -> Response:
     series = [site.sampler.series[name] for name in names if name in site.sampler.series]
     rates = {name: sum(each.rates[name] for each in series) for name in ("published", "delivered", "acknowledged")}
     queues = [queue for broker in brokers for queue in broker.topology.queues.values()]
-    ready, unsettled = sum(queue.messages for queue in queues), sum(queue.unsettled for queue in queues)
-    connections = visible(call)
+    ready = delayed = unsettled = acknowledged = consumers = 0
+    async for queue in sliced(queues):
+        delayed += queue.delayed
+        ready += queue.messages - queue.delayed
+        unsettled += queue.unsettled
+        consumers += queue.consumers
+        acknowledged += sum([group.acknowledged for group in queue.groups.values()])
+    connections = await visible(call)
     channels = [channel for connection in connections for channel in connection.facts.channels]
     return row(
         call,
@@ -50,12 +56,13 @@ async def overview(call: Call) -> Response:
                 "deliver_get": sum(broker.statistics.delivered for broker in brokers),
                 "deliver_get_details": details(rates["delivered"]),
                 "redeliver": sum(broker.statistics.redelivered for broker in brokers),
-                "ack": sum(group.acknowledged for queue in queues for group in queue.groups.values()),
+                "ack": acknowledged,
                 "ack_details": details(rates["acknowledged"]),
             },
             "queue_totals": {
-                "messages": ready + unsettled,
+                "messages": ready + delayed + unsettled,
                 "messages_ready": ready,
+                "messages_delayed": delayed,
                 "messages_unacknowledged": unsettled,
             },
             "object_totals": {
@@ -63,7 +70,7 @@ async def overview(call: Call) -> Response:
                 "exchanges": sum(len(broker.topology.exchanges.exchanges()) for broker in brokers),
                 "connections": len(connections),
                 "channels": len(channels),
-                "consumers": sum(queue.consumers for queue in queues),
+                "consumers": consumers,
             },
             "listeners": [
                 {"node": node_name(), "protocol": _PROTOCOLS.get(name, name), "ip_address": "", "port": port}
@@ -97,7 +104,7 @@ def _node(call: Call) -> Row:
 
 
 async def list_nodes(call: Call) -> Response:
-    return rows(call, [_node(call)])
+    return await rows(call, [call], _node)
 
 
 async def show_node(call: Call) -> Response:

@@ -4,22 +4,20 @@ from typing import Final
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer, nothing
 from headrace.admin.api.connections import visible
-from headrace.admin.backlog import oldest_age_ms
+from headrace.admin.api.messages import settle_all
 from headrace.admin.messages import payload_to_json, properties_to_json, time_to_json
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, answer, nothing
 from headrace.admin.rabbitmq.shapes import Row, details, flag, hosts, node_name, number, row, rows, text
-from headrace.admin.sampler import queue_values
+from headrace.admin.sampler import oldest_age_ms, queue_values
 from headrace.admin.views import Consuming, consumers_of
-from headrace.core.arguments import table_from_json, table_to_json
+from headrace.core.access.permissions import CONFIGURE, QUEUE, READ
 from headrace.core.broker import Broker
-from headrace.core.declared import declared
-from headrace.core.delivery import Consumer, Delivery
-from headrace.core.group import ACK, REJECT, RELEASE
-from headrace.core.queue import Queue
-from headrace.core.rights import CONFIGURE, QUEUE, READ
+from headrace.core.properties import table_from_json, table_to_json
+from headrace.core.queue.definition import declared
+from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.group import ACK, REJECT, RELEASE
+from headrace.core.queue.queue import Queue
 
 MAX_COUNT: Final = 1000
 MAX_BYTES: Final = 16 << 20
@@ -36,7 +34,7 @@ def queue_row(call: Call, host: str, queue: Queue) -> Row:
     definition, values = queue.definition, queue_values(queue)
     series = call.site.sampler.queue(host, queue.name)
     rates = series.rates if series is not None else {}
-    ready, unsettled = values["ready"], values["unsettled"]
+    ready, delayed, unsettled = values["ready"], values["delayed"], values["unsettled"]
     return {
         "name": queue.name,
         "vhost": host,
@@ -48,10 +46,11 @@ def queue_row(call: Call, host: str, queue: Queue) -> Row:
         "node": node_name(),
         "state": "running" if queue.refusal is None else "crashed",
         "consumers": queue.consumers,
-        "messages": ready + unsettled,
+        "messages": ready + delayed + unsettled,
         "messages_details": details(0.0),
         "messages_ready": ready,
         "messages_ready_details": details(0.0),
+        "messages_delayed": delayed,
         "messages_unacknowledged": unsettled,
         "messages_unacknowledged_details": details(0.0),
         "message_bytes": queue.log.size_bytes,
@@ -99,16 +98,16 @@ def consumer_row(host: str, found: Consuming) -> Row:
 
 
 async def list_queues(call: Call) -> Response:
-    found = [queue_row(call, host, queue) for host, broker in hosts(call) for queue in broker.topology.queues.values()]
-    return rows(call, found)
+    found = [(host, queue) for host, broker in hosts(call) for queue in broker.topology.queues.values()]
+    return await rows(call, found, lambda pair: None if pair[1].deleted else queue_row(call, *pair))
 
 
 async def show_queue(call: Call) -> Response:
     host, queue = _found(call)
     age_ms = oldest_age_ms(queue, call.site.clock.now_us())
     head = None if age_ms is None else call.site.clock.now_us() // 1_000_000 - age_ms // 1000
-    connections = visible(call) if queue.consumers else []
-    consumers = [consumer_row(host, each) for each in consumers_of([queue], connections)]
+    connections = await visible(call) if queue.consumers else []
+    consumers = [consumer_row(host, each) for each in await consumers_of([queue], connections)]
     shown = queue_row(call, host, queue)
     return row(call, {**shown, "head_message_timestamp": head, "consumer_details": consumers})
 
@@ -132,8 +131,9 @@ async def delete_queue(call: Call) -> Response:
     host, queue = _found(call)
     call.rights(host).check(CONFIGURE, QUEUE, queue.name)
     broker = call.broker(host)
-    broker.delete(queue.name, call.text("if-unused") == "true", call.text("if-empty") == "true", queue.owner)
+    count = broker.delete(queue.name, call.condition("if_unused"), call.condition("if_empty"), queue.owner)
     await call.kept(broker)
+    call.record(f"queue {queue.name!r} of virtual host {host!r} deleted with {count:,} messages")
     return nothing()
 
 
@@ -141,8 +141,9 @@ async def purge_queue(call: Call) -> Response:
     host, queue = _found(call)
     call.rights(host).check(READ, QUEUE, queue.name)
     broker = call.broker(host)
-    broker.purge(queue.name, queue.owner)
+    count = broker.purge(queue.name, queue.owner)
     await call.kept(broker)
+    call.record(f"queue {queue.name!r} of virtual host {host!r} purged of {count:,} messages")
     return nothing()
 
 
@@ -160,12 +161,12 @@ async def get_messages(call: Call) -> Response:
     if encoding not in ("auto", "base64"):
         raise BadRequest(f"'encoding' must be auto or base64, not {encoding[:40]!r}")
     broker = call.broker(host)
-    taken = _take(broker, queue, f"http-{call.visitor.name}", count, _MODES[mode])
+    taken = await _take(broker, queue, f"http-{call.visitor.name}", count, _MODES[mode])
     return answer([_message_row(broker, queue, delivery, encoding == "base64", cut) for delivery in taken])
 
 
-def _take(broker: Broker, queue: Queue, name: str, count: int, outcome: int) -> list[Delivery]:
-    """Up to so many messages, settled."""
+async def _take(broker: Broker, queue: Queue, name: str, count: int, outcome: int) -> list[Delivery]:
+    """Up to so many messages, settled, once that would survive a crash. Raises what storing raises."""
     consumer = Consumer(name, _nobody, owner=queue.owner)
     taken: list[Delivery] = []
     size = 0
@@ -173,8 +174,7 @@ def _take(broker: Broker, queue: Queue, name: str, count: int, outcome: int) -> 
         while len(taken) < count and size < MAX_BYTES and (delivery := broker.get(queue.name, consumer)) is not None:
             taken.append(delivery)
             size += len(delivery.message.payload)
-        for delivery in taken:
-            broker.settle(delivery, outcome)
+        await settle_all(broker, taken, outcome)
     finally:
         broker.cancel(consumer)
     return taken

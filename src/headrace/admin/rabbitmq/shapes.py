@@ -2,14 +2,14 @@
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import Final, TypeVar
 
 from starlette.responses import Response
 
-from headrace.admin.answers import answer
-from headrace.admin.pages import Call
-from headrace.admin.problems import BadRequest
+from headrace.admin.pages import BadRequest, Call, answer, array, streamed
+from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
 
 MAX_PAGE: Final = 500
@@ -18,6 +18,7 @@ RABBITMQ_VERSION: Final = "3.13.0"
 """The release whose pages these are: clients decide by it what they may ask for."""
 
 Row = dict[str, object]
+Item = TypeVar("Item")
 
 
 def node_name() -> str:
@@ -32,44 +33,60 @@ def hosts(call: Call) -> list[tuple[str, Broker]]:
     return [(name, call.broker(name)) for name in call.site.hosts.names() if call.sees(name)]
 
 
-def rows(call: Call, found: Sequence[Row]) -> Response:
-    """A list as asked for: `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest."""
-    total = len(found)
-    part = call.text("name")
+async def rows(call: Call, found: Iterable[Item], shown: Callable[[Item], Row | None]) -> Response:
+    """A list as asked for: `name`, `sort`, `sort_reverse`, `columns`, `page` and `page_size`. Raises BadRequest.
+
+    `shown` has None for an item that is gone by now.
+    """
+    part, sort, columns = call.text("name"), call.text("sort"), _columns(call)
     if part and call.text("use_regex") == "true":
         raise BadRequest("'use_regex' is not taken here; 'name' finds the names that it is a part of")
-    kept = [row for row in found if part in str(row.get("name", ""))] if part else list(found)
-    sort = call.text("sort")
-    if sort:
-        kept.sort(key=lambda row: _sortable(_member(row, sort)), reverse=call.text("sort_reverse") == "true")
+
+    def cut(item: Item) -> Row | None:
+        row = shown(item)
+        return row if row is None or not columns else _cut(row, columns)
+
+    items = [item async for item in sliced(found)]
+    kept = items
+    if part or sort:
+        keyed: list[tuple[tuple[int, float, str], Item]] = []
+        async for item in sliced(items):
+            row = shown(item)
+            if row is not None and part in str(row.get("name", "")):
+                keyed.append((_sortable(_member(row, sort)), item))
+        if sort:
+            keyed = await ordered(keyed, itemgetter(0), call.text("sort_reverse") == "true")
+        kept = [item for _, item in keyed]
     if not call.text("page"):
-        return answer([_cut(call, row) for row in kept])
+        return streamed(array(kept, cut))
     size = call.number("page_size", 100, 1, MAX_PAGE)
     count = max(1, math.ceil(len(kept) / size))
     page = call.number("page", 1, 1, count)
-    shown = kept[(page - 1) * size : page * size]
+    listed = [row async for item in sliced(kept[(page - 1) * size : page * size]) if (row := cut(item)) is not None]
     return answer(
         {
             "filtered_count": len(kept),
-            "item_count": len(shown),
-            "items": [_cut(call, row) for row in shown],
+            "item_count": len(listed),
+            "items": listed,
             "page": page,
             "page_count": count,
             "page_size": size,
-            "total_count": total,
+            "total_count": len(items),
         }
     )
 
 
 def row(call: Call, found: Row) -> Response:
     """One thing, with the columns that were asked for."""
-    return answer(_cut(call, found))
+    columns = _columns(call)
+    return answer(_cut(found, columns) if columns else found)
 
 
-def _cut(call: Call, found: Row) -> Row:
-    columns = [column for column in call.text("columns").split(",") if column]
-    if not columns:
-        return found
+def _columns(call: Call) -> list[str]:
+    return [column for column in call.text("columns").split(",") if column]
+
+
+def _cut(found: Row, columns: list[str]) -> Row:
     shown: Row = {}
     for column in columns:
         value = _member(found, column)

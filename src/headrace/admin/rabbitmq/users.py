@@ -4,21 +4,29 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from headrace.admin.answers import nothing
-from headrace.admin.api.users import permission_to_json, remove_user, topic_permission_to_json, user_to_json
-from headrace.admin.pages import Call, done
-from headrace.admin.problems import BadRequest
+from headrace.admin.api.users import (
+    permission_to_json,
+    remove_host,
+    remove_user,
+    topic_permission_to_json,
+    user_to_json,
+)
+from headrace.admin.pages import BadRequest, Call, done, nothing
 from headrace.admin.rabbitmq.shapes import Row, details, node_name, row, rows, text
-from headrace.core.rights import Permission, TopicPermission
+from headrace.admin.slices import sliced
+from headrace.core.access.permissions import Permission, TopicPermission
 from headrace.errors import NotFound
 
 
-def host_row(call: Call, name: str) -> Row:
+async def host_row(call: Call, name: str) -> Row:
     broker = call.broker(name)
     series = call.site.sampler.series.get(name)
     rates = series.rates if series is not None else {}
-    queues = broker.topology.queues.values()
-    ready, unsettled = sum(queue.messages for queue in queues), sum(queue.unsettled for queue in queues)
+    ready = delayed = unsettled = 0
+    async for queue in sliced(list(broker.topology.queues.values())):
+        delayed += queue.delayed
+        ready += queue.messages - queue.delayed
+        unsettled += queue.unsettled
     return {
         "name": name,
         "description": "Default virtual host" if name == "/" else "",
@@ -26,8 +34,9 @@ def host_row(call: Call, name: str) -> Row:
         "default_queue_type": "classic",
         "tracing": False,
         "cluster_state": {node_name(): "running"},
-        "messages": ready + unsettled,
+        "messages": ready + delayed + unsettled,
         "messages_ready": ready,
+        "messages_delayed": delayed,
         "messages_unacknowledged": unsettled,
         "message_stats": {
             "publish": broker.statistics.stored,
@@ -52,11 +61,13 @@ def tags_of(body: Mapping[str, object]) -> list[str]:
 
 
 async def list_hosts(call: Call) -> Response:
-    return rows(call, [host_row(call, name) for name in call.site.hosts.names() if call.sees(name)])
+    names = [name for name in call.site.hosts.names() if call.sees(name)]
+    found = [await host_row(call, name) for name in names if call.site.hosts.find(name) is not None]
+    return await rows(call, found, lambda shown: shown)
 
 
 async def show_host(call: Call) -> Response:
-    return row(call, host_row(call, call.path("name")))
+    return row(call, await host_row(call, call.path("name")))
 
 
 async def put_host(call: Call) -> Response:
@@ -70,21 +81,21 @@ async def put_host(call: Call) -> Response:
 
 
 async def delete_host(call: Call) -> Response:
-    await done(lambda tell: call.site.hosts.delete(call.path("name"), tell))
+    await remove_host(call, call.path("name"))
     return nothing()
 
 
 async def permissions_of_host(call: Call) -> Response:
     name = call.path("name")
     call.broker(name)
-    return rows(call, [permission_to_json(each) for each in call.site.access.permissions() if each.host == name])
+    return await rows(call, [each for each in call.site.access.permissions() if each.host == name], permission_to_json)
 
 
 # -- users
 
 
 async def list_users(call: Call) -> Response:
-    return rows(call, [user_to_json(user) for user in call.site.access.users()])
+    return await rows(call, call.site.access.users(), user_to_json)
 
 
 async def show_user(call: Call) -> Response:
@@ -116,14 +127,13 @@ async def delete_user(call: Call) -> Response:
 
 async def permissions_of_user(call: Call) -> Response:
     name = call.site.access.account(call.path("name")).name
-    return rows(call, [permission_to_json(each) for each in call.site.access.permissions() if each.user == name])
+    return await rows(call, [each for each in call.site.access.permissions() if each.user == name], permission_to_json)
 
 
 async def topic_permissions_of_user(call: Call) -> Response:
     name = call.site.access.account(call.path("name")).name
-    return rows(
-        call, [topic_permission_to_json(each) for each in call.site.access.topic_permissions() if each.user == name]
-    )
+    found = [each for each in call.site.access.topic_permissions() if each.user == name]
+    return await rows(call, found, topic_permission_to_json)
 
 
 async def whoami(call: Call) -> Response:
@@ -136,7 +146,7 @@ async def whoami(call: Call) -> Response:
 
 
 async def list_permissions(call: Call) -> Response:
-    return rows(call, [permission_to_json(each) for each in call.site.access.permissions()])
+    return await rows(call, call.site.access.permissions(), permission_to_json)
 
 
 async def show_permission(call: Call) -> Response:
@@ -162,7 +172,7 @@ async def delete_permission(call: Call) -> Response:
 
 
 async def list_topic_permissions(call: Call) -> Response:
-    return rows(call, [topic_permission_to_json(each) for each in call.site.access.topic_permissions()])
+    return await rows(call, call.site.access.topic_permissions(), topic_permission_to_json)
 
 
 async def show_topic_permissions(call: Call) -> Response:
@@ -170,7 +180,7 @@ async def show_topic_permissions(call: Call) -> Response:
     found = [each for each in call.site.access.topic_permissions() if (each.user, each.host) == (user, host)]
     if not found:
         raise NotFound(f"user '{user}' has no topic permissions in vhost '{host}'")
-    return rows(call, [topic_permission_to_json(each) for each in found])
+    return await rows(call, found, topic_permission_to_json)
 
 
 async def put_topic_permission(call: Call) -> Response:

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.client import Client
+from headrace.cli.output import confirm
 from headrace.cli.pipeline.running import (
     DEFAULT_MASTER,
     DEFAULT_URL,
@@ -20,7 +22,7 @@ from headrace.cli.words import count, examples
 def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
-            "headrace pipeline compact --from prices",
+            "headrace pipeline compact --from prices --yes",
             "headrace pipeline compact --from prices --to prices-now",
             "headrace pipeline compact --from telemetry --to latest --key header:device",
             "headrace pipeline compact --from telemetry --to latest --key json:$.device.id",
@@ -41,8 +43,12 @@ def compact(
     vhost: Vhost = "/",
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="In place: do not ask.")] = False,
 ) -> None:
     """Have a stream keep the last message of every key, or store these in another stream; all at once."""
+    if to in ("", source) and not yes and url.startswith("http"):
+        messages = Client(url, "guest", "guest", vhost).get("queues", vhost, source)["messages"]
+        confirm(f"drop all but the last of every key of the {count(messages, 'message')} of {source!r}?", yes)
     with spark_session(master, conf) as spark:
         from headrace.spark.pipelines.compact import CompactSettings, run_compact
 

@@ -17,13 +17,13 @@ from headrace.cluster.forwarding.preamble import (
     introduction_bytes,
     is_sealed,
 )
-from headrace.cluster.forwarding.tongues import NUMBERS
+from headrace.cluster.forwarding.wire_protocol import NUMBERS
 from headrace.errors import Refused
 from headrace.net.connection import Wire
 from headrace.net.handler import Handler
 
 if TYPE_CHECKING:
-    from headrace.cluster.forwarding.doorway import Doorway, Local
+    from headrace.cluster.forwarding.frontend import Frontend, Local
 
 _log: Final = logging.getLogger("headrace.cluster")
 _NAMES: Final = {number: name for name, number in NUMBERS.items()}
@@ -33,7 +33,7 @@ _NAMES: Final = {number: name for name, number in NUMBERS.items()}
 class Gate(Handler):
     """One connection of another node, until it is the client's."""
 
-    def __init__(self, doorway: "Doorway", binding: bytes = b"") -> None:
+    def __init__(self, doorway: "Frontend", binding: bytes = b"") -> None:
         """`binding` is the hash of the certificate that this side shows, where it shows one."""
         self._doorway = doorway
         self._binding = binding

@@ -1,26 +1,209 @@
 """The HTTP side of a node that does not own the store: a few pages of its own, all else goes to the owner."""
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+import httptools
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.admin.exposition import CONTENT_TYPE, Exposition
-from headrace.admin.metrics import standing_metrics
-from headrace.admin.problems import problem
-from headrace.admin.process import cpu_seconds, file_limit, memory_bytes, open_files
-from headrace.admin.site import Standing
+from headrace.admin.metrics import (
+    CONTENT_TYPE,
+    Exposition,
+    cpu_seconds,
+    file_limit,
+    memory_bytes,
+    open_files,
+    standing_metrics,
+)
+from headrace.admin.pages import problem
+from headrace.admin.site import ClusterStanding
 from headrace.admin.stack import Stack
-from headrace.cluster.forwarding.proxy import pass_on
+from headrace.cluster.forwarding.preamble import HTTP
+from headrace.cluster.forwarding.relay import Sink, Upstream
 from headrace.cluster.status import FOLLOWER
 from headrace.config.settings import FORWARD, REJECT
 from headrace.errors import HeadraceError, Unavailable
+from headrace.net.connection import is_loopback
+from headrace.net.facts import Origin
 from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.admin.site import TakeOver
-    from headrace.cluster.forwarding.doorway import Doorway
+    from headrace.cluster.forwarding.frontend import Frontend
+
+PENDING_BYTES: Final = 256 << 10
+"""So much of an answer waits here for a client that reads slowly."""
+# RFC 9110 [7.6.1]: these are between two neighbours, and not for those behind them.
+_NEIGHBOURS: Final = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+_NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # whoever expects to be told to go on is told here
+_NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # which is said here
+
+
+async def pass_on(doorway: "Frontend", scope: Scope, receive: Receive, send: Send) -> None:
+    """Have the owner answer a request. Raises Unavailable as long as nothing of an answer was sent."""
+    upstream = await doorway.find(HTTP, _origin(scope, doorway.node))
+    if not isinstance(upstream, Upstream):
+        raise Unavailable("this node serves itself from now on; try again")
+    exchange = Exchange(upstream, scope["method"] == "HEAD")
+    upstream.attach(exchange)
+    asking = asyncio.get_running_loop().create_task(_ask(exchange, scope, receive))
+    try:
+        await _answer(exchange, send)
+    finally:
+        asking.cancel()
+        upstream.abort()
+
+
+@final
+class Exchange(Sink):
+    """The owner's answer, piece by piece, and whether the owner can take more of the request."""
+
+    def __init__(self, upstream: Upstream, is_head: bool) -> None:
+        self._upstream = upstream
+        self._is_head = is_head
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._something = asyncio.Event()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._is_paused = False
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.status = 0
+        self.has_begun = False
+        self.is_whole = False
+        self.is_over = False
+
+    # -- what the owner sends ----------------------------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._upstream.abort()
+            self.over()
+
+    def hold(self, is_held: bool) -> None:
+        if is_held:
+            self._may_write.clear()
+        else:
+            self._may_write.set()
+
+    def over(self) -> None:
+        self.is_over = True
+        self._may_write.set()
+        self._something.set()
+
+    def on_message_begin(self) -> None:
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status >= 200:
+            self.has_begun = True
+            self.is_whole = self._is_head
+            self._something.set()
+
+    def on_body(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._something.set()
+        if self._pending_bytes > PENDING_BYTES and not self._is_paused:
+            self._is_paused = True
+            self._upstream.pause(True)
+
+    def on_message_complete(self) -> None:
+        if self.has_begun:
+            self.is_whole = True
+            self._something.set()
+
+    # -- what is made of it ------------------------------------------------------------------------------------------
+
+    async def write(self, data: bytes) -> None:
+        """Have the owner get this; returns when it may get more."""
+        self._upstream.write(data)
+        await self._may_write.wait()
+
+    async def begun(self) -> None:
+        """Return when the owner has said what kind of answer it is. Raises Unavailable when it never does."""
+        while not self.has_begun:
+            if self.is_over:
+                raise Unavailable("the node that serves ended the connection before it answered; try again")
+            await self._next()
+
+    async def body(self) -> bytes:
+        """The next piece of the answer; b"" when there is no more."""
+        while not self._pending and not self.is_whole and not self.is_over:
+            await self._next()
+        data = b"".join(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._upstream.pause(False)
+        return data
+
+    async def _next(self) -> None:
+        self._something.clear()
+        await self._something.wait()
+
+
+async def _ask(exchange: Exchange, scope: Scope, receive: Receive) -> None:
+    """Send the request, and then see whether the client is still there."""
+    headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_ASKED]
+    names = {name for name, _ in scope["headers"]}
+    is_chunked = b"transfer-encoding" in names
+    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    lines = [scope["method"].encode() + b" " + target + b" HTTP/1.1", b"connection: close"]
+    lines += [b"transfer-encoding: chunked"] if is_chunked else []
+    lines += [name + b": " + value for name, value in headers]
+    await exchange.write(b"\r\n".join([*lines, b"", b""]))
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            exchange.over()
+            return
+        body = event.get("body", b"")
+        if body:
+            await exchange.write(b"%x\r\n%b\r\n" % (len(body), body) if is_chunked else body)
+        if not event.get("more_body", False) and is_chunked:
+            is_chunked = False
+            await exchange.write(b"0\r\n\r\n")
+
+
+async def _answer(exchange: Exchange, send: Send) -> None:
+    await exchange.begun()
+    headers = [(name.lower(), value) for name, value in exchange.headers]
+    kept = [(name, value) for name, value in headers if name not in _NOT_ANSWERED]
+    await send({"type": "http.response.start", "status": exchange.status, "headers": kept})
+    while data := await exchange.body():
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+    if exchange.is_whole:
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _origin(scope: Scope, node: str) -> Origin:
+    host, port = scope.get("client") or ("local", 0)
+    server = scope.get("server") or ("", 0)
+    return Origin(host, port, f"{server[0]}:{server[1]}", node, scope.get("scheme") == "https", is_loopback(host))
+
 
 _LISTENER: Final = "http"
 _TEMPORARY: Final = 307
@@ -29,7 +212,7 @@ _AWAY: Final = 503
 _CLUSTER: Final = "/api/v1/cluster"
 
 
-def speaker(doorway: "Doorway", web_sockets: "Mapping[str, TakeOver]", standing: Standing | None) -> Stack:
+def speaker(doorway: "Frontend", web_sockets: "Mapping[str, TakeOver]", standing: ClusterStanding | None) -> Stack:
     """What speaks HTTP while this node does not serve. What it is in the cluster is not known at the very start."""
     return Stack(FollowerPages(doorway, standing), web_sockets)
 
@@ -38,7 +221,7 @@ def speaker(doorway: "Doorway", web_sockets: "Mapping[str, TakeOver]", standing:
 class FollowerPages:
     """Answers every request while this node does not serve. Nobody can log in here: users are the owner's."""
 
-    def __init__(self, doorway: "Doorway", standing: Standing | None) -> None:
+    def __init__(self, doorway: "Frontend", standing: ClusterStanding | None) -> None:
         self._doorway = doorway
         self._standing = standing
         self._own: dict[str, Callable[[], Response]] = {
@@ -73,7 +256,7 @@ class FollowerPages:
 
     def _turn_away(self, scope: Scope) -> Response:
         is_tls = scope.get("scheme") == "https"
-        elsewhere = self._doorway.whither(_LISTENER)(is_tls)
+        elsewhere = self._doorway.find_redirect(_LISTENER)(is_tls)
         if self._doorway.policy != REJECT or not elsewhere.address:
             return problem(_AWAY, "unavailable", elsewhere.why, {"retry-after": "1"})
         path = scope["raw_path"].decode("latin-1")
@@ -99,7 +282,7 @@ class FollowerPages:
         facts = {**self._facts(), "owner": "" if owner is None else owner.name}
         if owner is not None and self._doorway.policy == FORWARD:
             return JSONResponse({"status": "ready", **facts})
-        reason = self._doorway.whither(_LISTENER)(False).why
+        reason = self._doorway.find_redirect(_LISTENER)(False).why
         return JSONResponse({"status": "not ready", "reason": reason, **facts}, _AWAY)
 
     def _metrics(self) -> Response:

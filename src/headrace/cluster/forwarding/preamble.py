@@ -39,7 +39,7 @@ import struct
 from typing import Final, final
 
 from headrace.errors import Refused
-from headrace.net.origin import Origin
+from headrace.net.facts import Origin
 
 MAGIC: Final = b"HRFW"
 VERSION: Final = 1

@@ -1,19 +1,18 @@
 """One channel: every method of channel, exchange, queue, basic, tx and confirm finds its way from here."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
 
 from pamqp import base, commands
 
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError
 from headrace.net.facts import ChannelFacts
+from headrace.protocols.amqp091.codec import Publish
+from headrace.protocols.amqp091.context import ConnectionContext, code_of, ends_channel_only, reply_text
 from headrace.protocols.amqp091.declaring import Declarations
-from headrace.protocols.amqp091.events import Publish
 from headrace.protocols.amqp091.frames import COMMAND_INVALID, NOT_IMPLEMENTED
-from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.publishing import Publisher, Staged
-from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
 from headrace.protocols.amqp091.subscriptions import Subscriptions
 from headrace.protocols.answers import Answers
 
@@ -22,14 +21,14 @@ from headrace.protocols.answers import Answers
 class Channel:
     """The state of one channel. Calls raise Refused kinds to end the channel, ProtocolError to end the connection."""
 
-    def __init__(self, link: Link, number: int) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext, number: int) -> None:
+        self._context = context
         self.number = number
-        self.answers = Answers(link.wire, link.broker, self._answers_changed, self.end)
-        self.publisher = Publisher(link, number, self.answers)
-        self.subscriptions = Subscriptions(link, number, self.publisher, self.answers)
+        self.answers = Answers(context.wire, context.broker, self._answers_changed, self.end)
+        self.publisher = Publisher(context, number, self.answers)
+        self.subscriptions = Subscriptions(context, number, self.publisher, self.answers)
         self.subscriptions.end_channel = self.end
-        self._declarations = Declarations(link)
+        self._declarations = Declarations(context)
         self.is_closing = False
         """Whether we closed it and wait for the client to say that it knows."""
 
@@ -54,12 +53,16 @@ class Channel:
         if not self.publisher.is_ahead or type(method) not in _ASKING:
             return False
         self.publisher.is_ahead = False
-        return self._link.broker.when_entered(resume)
+        return self._context.broker.when_entered(resume)
 
     def close(self) -> None:
         """The channel is over: consumers, transactions and what was not settled go with it."""
-        self.publisher.is_closed = True
-        self.subscriptions.close()
+        self._context.broker.in_steps(self.leave())
+
+    def leave(self) -> Iterator[None]:
+        """The same, with what is long of it in steps."""
+        self.publisher.close()
+        return self.subscriptions.close()
 
     def facts(self) -> ChannelFacts:
         """What goes on here, for those who look after the broker."""
@@ -113,7 +116,7 @@ class Channel:
         """All that was published and settled happens now; the answer comes when it is safe."""
         staged = self._require_transaction()
         settlements = self.subscriptions.staged_settlements()
-        counts = self._link.broker.transaction([publish for publish, _ in staged], settlements, self._committed)
+        counts = self._context.broker.transaction([publish for publish, _ in staged], settlements, self._committed)
         self._begin()
         for (publish, route), count in zip(staged, counts, strict=True):
             if not count and route.mandatory:
@@ -130,7 +133,7 @@ class Channel:
     def end(self, error: HeadraceError) -> None:
         """Close the channel for what is wrong with it, or the connection where it is more than that."""
         if not ends_channel_only(error):
-            self._link.end(error)
+            self._context.end(error)
             return
         code = code_of(error)
         self.answers.drop()
@@ -146,7 +149,7 @@ class Channel:
         self._reply(commands.Tx.RollbackOk)
 
     def _begin(self) -> None:
-        self.publisher.staged = []
+        self.publisher.begin()
         self.subscriptions.staged = []
 
     def _require_transaction(self) -> list[Staged]:
@@ -209,8 +212,7 @@ class Channel:
 
     def basic_cancel(self, method: commands.Basic.Cancel) -> None:
         self.subscriptions.cancel(method.consumer_tag or "")
-        if not method.nowait:
-            self._reply(commands.Basic.CancelOk, consumer_tag=method.consumer_tag)
+        self._reply_kept(method.nowait, commands.Basic.CancelOk, consumer_tag=method.consumer_tag)  # its queue may go
 
     def basic_get(self, method: commands.Basic.Get) -> None:
         self.subscriptions.get(method, self._declarations.queue_name(method.queue))

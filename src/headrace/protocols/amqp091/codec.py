@@ -1,14 +1,13 @@
-"""Bytes to events. No sockets, no clock, no broker: see connection.py for those, and encoding.py for the way back.
-
-Publishing and acknowledging have ways of their own here; all other methods go through methods.py.
-"""
+"""Bytes to events. No sockets, no clock, no broker: see connection.py for those, and encoding.py for the way back."""
 
 import struct
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
+
+from pamqp import base
 
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, Route, TooLarge
+from headrace.model import Source
 from headrace.protocols.amqp091.fields import Reader
 from headrace.protocols.amqp091.frames import (
     ACK_BYTES,
@@ -30,6 +29,94 @@ from headrace.protocols.amqp091.frames import (
 from headrace.protocols.amqp091.methods import decode_method
 from headrace.protocols.amqp091.properties import decode_properties
 
+if TYPE_CHECKING:
+    from headrace.core.queue.queue import Queue
+
+
+@final
+class Route:
+    """What a basic.publish says; one value for all that say the same. Source and queue are the connection's to set."""
+
+    __slots__ = ("exchange", "immediate", "key", "mandatory", "queue", "source")
+
+    def __init__(self, exchange: str, key: str, mandatory: bool, immediate: bool) -> None:
+        self.source: Source | None = None
+        self.queue: Queue | None = None
+        """Where it leads without an exchange, as long as that is not deleted."""
+        self.exchange = exchange
+        self.mandatory = mandatory
+        self.immediate = immediate
+        self.key = key
+
+
+@final
+class Publish:
+    """Whole messages, one or a row of them that differ in nothing but their bodies.
+
+    `said` is what `properties` mean: shared, never to be changed.
+    """
+
+    __slots__ = ("bodies", "channel", "properties", "route", "said")
+
+    def __init__(self, channel: int, route: Route, properties: bytes, said: Properties, body: bytes) -> None:
+        self.channel = channel
+        self.route = route
+        self.properties = properties
+        self.said = said
+        self.bodies = [body]
+
+
+@final
+class Ack:
+    """basic.ack from the client, or a row of them: those that came one by one for neighbouring tags are one value."""
+
+    __slots__ = ("channel", "first", "multiple", "tag")
+
+    def __init__(self, channel: int, tag: int, multiple: bool) -> None:
+        self.channel = channel
+        self.first = tag
+        """Where the row begins; the tag itself where there is none."""
+        self.tag = tag
+        self.multiple = multiple
+
+
+@final
+class Method:
+    """Any other method."""
+
+    __slots__ = ("channel", "method")
+
+    def __init__(self, channel: int, method: base.Frame) -> None:
+        self.channel = channel
+        self.method = method
+
+
+@final
+class TooLarge:
+    """A message whose header announces more than is allowed; its body is passed over."""
+
+    __slots__ = ("channel", "most", "size")
+
+    def __init__(self, channel: int, size: int, most: int) -> None:
+        self.channel = channel
+        self.size = size
+        self.most = most
+        """How large it may be."""
+
+
+@final
+class Hello:
+    """The protocol header that opens a connection; `is_ours` when it is that of 0-9-1."""
+
+    __slots__ = ("is_ours",)
+
+    def __init__(self, is_ours: bool) -> None:
+        self.is_ours = is_ours
+
+
+Event = Publish | Ack | Method | TooLarge | Hello
+
+
 _CONTENT: Final = struct.Struct(">HHQ")
 
 # Publishers repeat themselves: what was read once is looked up, not read again. 0.4 us a message instead of 2.5.
@@ -38,6 +125,11 @@ _OWN_ROUTES: Final = 1024
 _SHARED_ROUTES: Final = 65_536
 _MAX_SAID: Final = 256
 _MAX_SAID_BYTES: Final = 256
+
+PART_BYTES: Final = 64
+"""Memory that a part of a body takes besides its bytes."""
+_SMALL_REST_BYTES: Final = 4096
+"""The start of the next frame that every read may leave."""
 
 _NONE: Final = Publish(0, Route("", "", False, False), b"", Properties(), b"")
 
@@ -69,7 +161,7 @@ class RouteRoom:
 class _Content:
     """A message on its way in."""
 
-    __slots__ = ("is_refused", "left", "parts", "properties", "route", "said")
+    __slots__ = ("is_refused", "left", "parts", "properties", "route", "said", "size_bytes")
 
     def __init__(self, route: Route) -> None:
         self.route = route
@@ -78,6 +170,8 @@ class _Content:
         self.properties = b""
         self.said: Properties | None = None
         self.parts: list[bytes] = []
+        self.size_bytes = 0
+        """That of the parts."""
 
 
 @final
@@ -91,8 +185,11 @@ class Decoder:
         self.frame_max = FRAME_MAX_SIZE
         self._room = room or RouteRoom()
         self._rest = b""
+        self.max_body_bytes = MAX_BODY_BYTES
+        self._body_bytes_held = 0
         self._is_open = False
         self._is_refused = False
+        self._is_dropping = False
         self.failure: ProtocolError | None = None
         self._contents: dict[int, _Content] = {}
         self._routes: dict[bytes, Route] = {}
@@ -290,6 +387,28 @@ class Decoder:
         self._room.give_back(max(0, len(self._routes) - _OWN_ROUTES))
         self._routes.clear()
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that messages take which are not whole."""
+        rest = len(self._rest)
+        return self._body_bytes_held + rest if rest > _SMALL_REST_BYTES else self._body_bytes_held
+
+    def drop_bodies(self) -> None:
+        """Let go of bodies that are not whole, and keep none from now on: nothing is published any more."""
+        self._is_dropping = True
+        self._body_bytes_held = 0
+        for content in self._contents.values():
+            content.is_refused = True
+            content.parts = []
+            content.size_bytes = 0
+
+    def clear(self) -> None:
+        """The connection is over: let go of everything."""
+        self.drop_bodies()
+        self._contents.clear()
+        self._rest = b""
+        self.forget_routes()
+
     def _header(self, channel: int, payload: bytes, events: list[Event]) -> None:
         content = self._contents.get(channel)
         if content is None or content.said is not None:
@@ -299,9 +418,10 @@ class Decoder:
         class_id, _, size = _CONTENT.unpack_from(payload)
         if class_id != BASIC:
             raise ProtocolError(UNEXPECTED_FRAME, f"channel {channel}: a content header of class {class_id}")
-        if size > MAX_BODY_BYTES:
+        if size > self.max_body_bytes:
             content.is_refused = True
-            events.append(TooLarge(channel, size))
+            events.append(TooLarge(channel, size, self.max_body_bytes))
+        content.is_refused = content.is_refused or self._is_dropping
         raw = payload[12:]
         known = self._said.get(raw)
         if known is None:
@@ -328,10 +448,13 @@ class Decoder:
             content.left = left
             if not content.is_refused:
                 content.parts.append(piece)
+                content.size_bytes += len(piece) + PART_BYTES
+                self._body_bytes_held += len(piece) + PART_BYTES
             return
         if left < 0:
             raise ProtocolError(FRAME_ERROR, f"channel {channel}: a body goes {-left} bytes beyond its size")
         del self._contents[channel]
+        self._body_bytes_held -= content.size_bytes
         if content.is_refused:
             return
         body = b"".join([*content.parts, piece]) if content.parts else piece

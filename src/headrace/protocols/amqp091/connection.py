@@ -1,30 +1,29 @@
 """One client's connection: from the protocol header to the close. Channels do the work, codec.py knows the bytes."""
 
+from itertools import chain
 from typing import Final, final
 
 from pamqp import base, commands
 
 from headrace.clock import Clock
+from headrace.core.flow import Holding
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_ORDER, Wire
+from headrace.net.connection import BY_BROKER, BY_INTAKE, BY_ORDER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.codec import Decoder
+from headrace.protocols.amqp091.codec import Ack, Decoder, Event, Hello, Method, Publish, TooLarge
+from headrace.protocols.amqp091.context import ConnectionContext, code_of, ends_channel_only, reply_text
 from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
-from headrace.protocols.amqp091.events import Ack, Event, Hello, Method, Publish, TooLarge
 from headrace.protocols.amqp091.frames import (
     CHANNEL_ERROR,
     COMMAND_INVALID,
     CONNECTION_FORCED,
-    MAX_BODY_BYTES,
     NOT_ALLOWED,
     PROTOCOL_HEADER,
 )
 from headrace.protocols.amqp091.handshake import Handshake, Server
-from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.replies import code_of, ends_channel_only, reply_text
 
 _GOODBYE_SECONDS: Final = 2.0
 
@@ -39,12 +38,13 @@ class Connection(Handler):
         self._decoder = Decoder(server.routes)
         self._wire: Wire | None = None
         self._handshake: Handshake | None = None
-        self._link: Link | None = None
+        self._context: ConnectionContext | None = None
         self._channels: dict[int, Channel] = {}
         self._waiting: list[Event] | None = None
         """What came after something that waits for what was published before it, and that itself; None mostly."""
         self._is_closing = False
         self._is_blocked = False
+        self._holding = Holding(self._pause_intake, self._refuse_intake)
 
     # -- what net calls ----------------------------------------------------------------------------------------------
 
@@ -53,9 +53,9 @@ class Connection(Handler):
         self._handshake = Handshake(self._server, wire, self, lambda error: self._end(error, None))
 
     def feed(self, data: bytes) -> None:
-        link = self._link
-        if link is not None:
-            link.now_us = self._clock.now_us()
+        context = self._context
+        if context is not None:
+            context.now_us = self._clock.now_us()
         try:
             events = self._decoder.feed(data)
             for event in events:
@@ -65,15 +65,16 @@ class Connection(Handler):
             return
         if self._decoder.failure is not None:
             self._end(self._decoder.failure, None)
-        if link is not None and link.has_published:
-            if link.broker.blocked:
+        self._note_intake()
+        if context is not None and context.has_published:
+            if context.broker.blocked:
                 self._on_flow(True)
-            if link.published:
-                self._meter(link)
+            if context.published:
+                self._meter(context)
 
     def hold_output(self, is_held: bool) -> None:
-        if self._link is not None:
-            self._link.is_held = is_held
+        if self._context is not None:
+            self._context.is_held = is_held
             for channel in self._channels.values():
                 channel.subscriptions.refresh()
 
@@ -81,7 +82,7 @@ class Connection(Handler):
         self._send_raw(HEARTBEAT_FRAME)
 
     def stop(self) -> None:
-        if self._link is None:
+        if self._context is None:
             if self._wire is not None:
                 self._wire.close()
             return
@@ -90,27 +91,28 @@ class Connection(Handler):
     def lost(self) -> None:
         self._waiting = None
         self._close_channels()
-        self._decoder.forget_routes()
-        link, self._link = self._link, None
-        if link is not None:
-            link.broker.on_flow.pop(self, None)
-            link.broker.on_dissolved.pop(self, None)
-            link.account.on_removed.pop(self, None)
-            link.rights.watchers.pop(self, None)
-            link.account.disconnect()
-            link.broker.release_owner(self)
+        self._decoder.clear()
+        self._note_intake()
+        context, self._context = self._context, None
+        if context is not None:
+            context.broker.on_flow.pop(self, None)
+            context.broker.on_dissolved.pop(self, None)
+            context.account.on_removed.pop(self, None)
+            context.rights.watchers.pop(self, None)
+            context.account.disconnect()
+            context.broker.release_owner(self)
 
     def facts(self) -> ConnectionFacts | None:
-        link, handshake = self._link, self._handshake
-        if link is None or handshake is None:
+        context, handshake = self._context, self._handshake
+        if context is None or handshake is None:
             return None
         return ConnectionFacts(
             protocol="AMQP 0-9-1",
-            user=link.account.name,
-            host=link.host.name,
-            client_id=link.client_id,
+            user=context.account.name,
+            host=context.host.name,
+            client_id=context.client_id,
             heartbeat_seconds=handshake.heartbeat,
-            frame_max=link.frame_max,
+            frame_max=context.frame_max,
             channel_max=handshake.channel_max,
             client_properties=handshake.client_properties,
             channels=[channel.facts() for channel in self._channels.values()],
@@ -153,7 +155,7 @@ class Connection(Handler):
         if channel is None:
             raise _no_channel(event.channel)
         if not channel.is_closing:
-            raise PreconditionFailed(f"message size {event.size} is larger than configured max size {MAX_BODY_BYTES}")
+            raise PreconditionFailed(f"message size {event.size} is larger than configured max size {event.most}")
 
     def _greet(self, is_ours: bool) -> None:
         """A client of another protocol or version is told which one is spoken here."""
@@ -184,7 +186,7 @@ class Connection(Handler):
         if number == 0:
             self._connection_method(method)
             return
-        if self._link is None:
+        if self._context is None:
             raise ProtocolError(CHANNEL_ERROR, f"{method.name} on channel {number} before the connection is open")
         channel = self._channels.get(number)
         if isinstance(method, commands.Channel.Open):
@@ -193,10 +195,10 @@ class Connection(Handler):
             if not isinstance(method, commands.Channel.CloseOk | commands.Channel.Close):
                 raise _no_channel(number)
             if isinstance(method, commands.Channel.Close):
-                self._link.send(number, commands.Channel.CloseOk)
+                self._context.send(number, commands.Channel.CloseOk)
         elif isinstance(method, commands.Channel.Close):
             self._drop_channel(channel)
-            self._link.send(number, commands.Channel.CloseOk)
+            self._context.send(number, commands.Channel.CloseOk)
         elif isinstance(method, commands.Channel.CloseOk):
             self._drop_channel(channel)
         elif not channel.is_closing:
@@ -214,43 +216,44 @@ class Connection(Handler):
                 self._wire.close()
         elif (
             isinstance(method, commands.Connection.UpdateSecret)
-            and self._link is not None
+            and self._context is not None
             and self._handshake is not None
         ):
-            self._handshake.renew(self._link, method, lambda: len(self._channels))
+            self._handshake.renew(self._context, method, lambda: len(self._channels))
         elif isinstance(method, commands.Connection.Blocked | commands.Connection.Unblocked):
             return
-        elif self._link is not None or self._handshake is None:
+        elif self._context is not None or self._handshake is None:
             raise ProtocolError(COMMAND_INVALID, f"{method.name} on an open connection")
         else:
-            link = self._handshake.handle(method)
-            if link is not None:
-                self._link = link
-                link.now_us = self._clock.now_us()
-                self._decoder.frame_max = link.frame_max
-                link.end = lambda error: self._end(error, None)
-                link.broker.on_flow[self] = self._on_flow
-                link.broker.on_dissolved[self] = self._on_dissolved
-                link.account.on_removed[self] = self._on_removed
-                link.rights.watchers[self] = self._on_rights
+            context = self._handshake.handle(method)
+            if context is not None:
+                self._context = context
+                context.now_us = self._clock.now_us()
+                self._decoder.frame_max = context.frame_max
+                self._decoder.max_body_bytes = self._server.intake.largest_bytes
+                context.end = lambda error: self._end(error, None)
+                context.broker.on_flow[self] = self._on_flow
+                context.broker.on_dissolved[self] = self._on_dissolved
+                context.account.on_removed[self] = self._on_removed
+                context.rights.watchers[self] = self._on_rights
 
     def _open_channel(self, number: int, channel: Channel | None) -> None:
-        assert self._link is not None
+        assert self._context is not None
         assert self._handshake is not None
         if channel is not None:
             raise ProtocolError(CHANNEL_ERROR, f"second 'channel.open' seen on channel {number}")
         if number > self._handshake.channel_max:
             most = self._handshake.channel_max
             raise ProtocolError(NOT_ALLOWED, f"number of channels opened ({number}) has reached the agreed {most}")
-        account = self._link.account
+        account = self._context.account
         if not account.open_channel():
             raise ProtocolError(
                 NOT_ALLOWED,
                 f"number of channels opened for user '{account.name}' has reached the maximum allowed user limit "
                 f"of ({account.user.limits.max_channels})",
             )
-        self._channels[number] = Channel(self._link, number)
-        self._link.send(number, commands.Channel.OpenOk)
+        self._channels[number] = Channel(self._context, number)
+        self._context.send(number, commands.Channel.OpenOk)
 
     def _take_while_closing(self, event: Event) -> None:
         """After we closed, only the client's word that it knows counts."""
@@ -267,7 +270,7 @@ class Connection(Handler):
         method = event.method if isinstance(event, Method) else None
         number = 0 if isinstance(event, Hello) else event.channel
         channel = self._channels.get(number)
-        if channel is None or self._link is None or not ends_channel_only(error):
+        if channel is None or self._context is None or not ends_channel_only(error):
             self._end(error, method)
             return
         channel.close()
@@ -288,6 +291,8 @@ class Connection(Handler):
             return
         self._is_closing = True
         self._close_channels()
+        self._decoder.drop_bodies()
+        self._note_intake()
         if isinstance(error, AccessRefused) and not self._expects_refusals():
             self._wire.close()
             return
@@ -304,17 +309,17 @@ class Connection(Handler):
 
     def _expects_refusals(self) -> bool:
         """Whether the client understands a close while it logs in; others just lose the connection."""
-        if self._link is not None or self._handshake is None:
+        if self._context is not None or self._handshake is None:
             return True
         return self._handshake.capabilities.get("authentication_failure_close") is True
 
     def _on_dissolved(self) -> None:
-        if self._link is not None:
-            name = self._link.host.name
+        if self._context is not None:
+            name = self._context.host.name
             self._end(ProtocolError(CONNECTION_FORCED, f"vhost '{name}' is deleted"), None)
 
     def _on_removed(self, why: str) -> None:
-        if self._link is not None:
+        if self._context is not None:
             self._end(ProtocolError(CONNECTION_FORCED, why), None)
 
     def _on_rights(self) -> None:
@@ -326,37 +331,63 @@ class Connection(Handler):
 
     def _on_flow(self, is_blocked: bool) -> None:
         """Publishers wait while the broker has more in hand than it can write."""
-        link = self._link
-        if link is None or is_blocked == self._is_blocked or (is_blocked and not link.has_published):
+        context = self._context
+        if context is None or is_blocked == self._is_blocked or (is_blocked and not context.has_published):
             return
         self._is_blocked = is_blocked
-        tells = link.has("connection.blocked")
+        tells = context.has("connection.blocked")
         if is_blocked:
             if tells:
-                link.send(0, commands.Connection.Blocked, {"reason": "what was published waits for the disk"})
-            link.wire.pause_reading(BY_BROKER)
+                context.send(0, commands.Connection.Blocked, {"reason": "what was published waits for the disk"})
+            context.wire.pause_reading(BY_BROKER)
         else:
             if tells:
-                link.send(0, commands.Connection.Unblocked)
-            link.wire.resume_reading(BY_BROKER)
+                context.send(0, commands.Connection.Unblocked)
+            context.wire.resume_reading(BY_BROKER)
 
-    def _meter(self, link: Link) -> None:
+    def _note_intake(self) -> None:
+        """Tell how much memory is taken by what is not whole, or not committed."""
+        context = self._context
+        size_bytes = self._decoder.held_bytes + (0 if context is None else context.staged_bytes)
+        if size_bytes != self._holding.size_bytes:
+            self._server.intake.note(self._holding, size_bytes)
+
+    def _pause_intake(self, is_paused: bool) -> None:
+        if self._wire is not None:
+            if is_paused:
+                self._wire.pause_reading(BY_INTAKE)
+            else:
+                self._wire.resume_reading(BY_INTAKE)
+
+    def _refuse_intake(self, error: HeadraceError) -> None:
+        self._end(error, None)
+
+    def _meter(self, context: ConnectionContext) -> None:
         """A user that sends more than it may is not heard for a while."""
-        messages, link.published = link.published, 0
-        pause_us = link.account.spend(messages, self._clock.monotonic_us())
+        messages, context.published = context.published, 0
+        pause_us = context.account.spend(messages, self._clock.monotonic_us())
         if pause_us:
-            link.wire.pause_for(pause_us / 1_000_000)
+            context.wire.pause_for(pause_us / 1_000_000)
 
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]
         channel.close()
+        self._forget_channel(channel)
+
+    def _forget_channel(self, channel: Channel) -> None:
         channel.answers.drop()
-        if self._link is not None:
-            self._link.account.close_channel()
+        if self._context is not None:
+            self._context.account.close_channel()
 
     def _close_channels(self) -> None:
-        for channel in list(self._channels.values()):
-            self._drop_channel(channel)
+        channels = list(self._channels.values())
+        if self._context is None or not channels:
+            return
+        self._channels.clear()
+        leaving = [channel.leave() for channel in channels]
+        self._context.broker.in_steps(chain.from_iterable(leaving))
+        for channel in channels:
+            self._forget_channel(channel)
 
     def _send_raw(self, data: bytes) -> None:
         if self._wire is not None:

@@ -4,14 +4,14 @@ from typing import final
 
 from pamqp import commands
 
-from headrace.core.address import is_address, parse_address
-from headrace.core.declared import declared
-from headrace.core.exchange import KINDS, Binding, Exchange
-from headrace.core.queue import Queue
-from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
+from headrace.core.access.permissions import CONFIGURE, EXCHANGE, QUEUE, READ
+from headrace.core.queue.definition import declared
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.address import is_address, parse_address
+from headrace.core.routing.exchange import KINDS, Binding, Exchange
 from headrace.errors import NotFound, ProtocolError
+from headrace.protocols.amqp091.context import ConnectionContext
 from headrace.protocols.amqp091.frames import COMMAND_INVALID
-from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.publishing import REPLY_TO
 
 
@@ -19,8 +19,8 @@ from headrace.protocols.amqp091.publishing import REPLY_TO
 class Declarations:
     """The declaring side of a channel; it remembers the queue that was declared last."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext) -> None:
+        self._context = context
         self._last_queue = ""
 
     def queue_name(self, given: str) -> str:
@@ -41,21 +41,21 @@ class Declarations:
             method.exchange, kind, method.durable, method.auto_delete, method.internal, dict(method.arguments or {})
         )
         if not method.passive:
-            self._link.rights.check_declare_exchange(exchange)
-        self._link.broker.declare_exchange(exchange, method.passive)
+            self._context.rights.check_declare_exchange(exchange)
+        self._context.broker.declare_exchange(exchange, method.passive)
 
     def delete_exchange(self, method: commands.Exchange.Delete) -> None:
         """As RabbitMQ does, one that is not there is deleted too."""
-        self._link.rights.check(CONFIGURE, EXCHANGE, method.exchange)
+        self._context.rights.check(CONFIGURE, EXCHANGE, method.exchange)
         try:
-            self._link.broker.delete_exchange(method.exchange, method.if_unused)
+            self._context.broker.delete_exchange(method.exchange, method.if_unused)
         except NotFound:
             return
 
     def bind_exchange(self, method: commands.Exchange.Bind) -> None:
         binding = Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
-        self._link.rights.check_bind(binding)
-        self._link.broker.bind(binding)
+        self._context.rights.check_bind(binding)
+        self._context.broker.bind(binding)
 
     def unbind_exchange(self, method: commands.Exchange.Unbind) -> None:
         binding = Binding(method.source, method.destination, method.routing_key, dict(method.arguments or {}), True)
@@ -71,47 +71,47 @@ class Declarations:
         if method.passive:
             name = self.queue_name(name)
         name = _plain(name)
-        owner = self._link.owner
+        owner = self._context.owner
         definition = declared(
             name, method.durable, method.exclusive, method.auto_delete, {} if method.passive else method.arguments
         )
         if not method.passive:
-            self._link.rights.check_declare_queue(definition)
-        queue: Queue = self._link.broker.declare(definition, owner, method.passive)
+            self._context.rights.check_declare_queue(definition)
+        queue: Queue = self._context.broker.declare(definition, owner, method.passive)
         self._last_queue = queue.name
         return queue.name, queue.messages, queue.consumers
 
     def _declare_reply_queue(self, name: str) -> tuple[str, int, int]:
-        if name != REPLY_TO and name not in self._link.host.replies:
-            raise NotFound(f"no queue '{name}' in vhost '{self._link.host.name}'")
+        if name != REPLY_TO and name not in self._context.host.replies:
+            raise NotFound(f"no queue '{name}' in vhost '{self._context.host.name}'")
         return name, 0, 1
 
     def delete_queue(self, method: commands.Queue.Delete) -> int:
         name = _plain(self.queue_name(method.queue))
-        self._link.rights.check(CONFIGURE, QUEUE, name)
+        self._context.rights.check(CONFIGURE, QUEUE, name)
         try:
-            return self._link.broker.delete(name, method.if_unused, method.if_empty, self._link.owner)
+            return self._context.broker.delete(name, method.if_unused, method.if_empty, self._context.owner)
         except NotFound:
             return 0  # as RabbitMQ does
 
     def purge_queue(self, method: commands.Queue.Purge) -> int:
         name = _plain(self.queue_name(method.queue))
-        self._link.rights.check(READ, QUEUE, name)
-        return self._link.broker.purge(name, self._link.owner)
+        self._context.rights.check(READ, QUEUE, name)
+        return self._context.broker.purge(name, self._context.owner)
 
     def bind_queue(self, method: commands.Queue.Bind) -> None:
         binding = self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {}))
-        self._link.rights.check_bind(binding)
-        self._link.broker.bind(binding, self._link.owner)
+        self._context.rights.check_bind(binding)
+        self._context.broker.bind(binding, self._context.owner)
 
     def unbind_queue(self, method: commands.Queue.Unbind) -> None:
         self._unbind(self._binding(method.queue, method.exchange, method.routing_key, dict(method.arguments or {})))
 
     def _unbind(self, binding: Binding) -> None:
         """As RabbitMQ does, what is bound to or from an exchange that is not there is unbound already."""
-        self._link.rights.check_bind(binding)
+        self._context.rights.check_bind(binding)
         try:
-            self._link.broker.unbind(binding, self._link.owner)
+            self._context.broker.unbind(binding, self._context.owner)
         except NotFound:
             return
 

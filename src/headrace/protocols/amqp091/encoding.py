@@ -3,7 +3,7 @@
 import struct
 from typing import Final, final
 
-from headrace.core.topology import key_of
+from headrace.core.routing.topology import key_of
 from headrace.model import Source
 from headrace.protocols.amqp091.fields import encode_shortstr
 from headrace.protocols.amqp091.frames import (

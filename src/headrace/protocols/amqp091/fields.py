@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final, final
 
-from headrace.core.arguments import MAX_DEPTH
+from headrace.core.properties import MAX_DEPTH
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp091.frames import SYNTAX_ERROR
 

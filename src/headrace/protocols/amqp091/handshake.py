@@ -1,17 +1,19 @@
-"""How a connection begins: start, secure, tune, open. Gives a Link or refuses. What follows is in connection.py."""
+"""How a connection begins: start, secure, tune, open, with SASL's answers. What follows is in connection.py."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from pamqp import base, commands
 
-from headrace.core.access import Access
-from headrace.core.account import Account
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Account, Login
+from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Login
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.codec import RouteRoom
+from headrace.protocols.amqp091.context import ConnectionContext, Host
+from headrace.protocols.amqp091.fields import LongString, Reader
 from headrace.protocols.amqp091.frames import (
     CHANNEL_MAX,
     COMMAND_INVALID,
@@ -19,10 +21,33 @@ from headrace.protocols.amqp091.frames import (
     FRAME_MIN_SIZE,
     HEARTBEAT_SECONDS,
     NOT_ALLOWED,
+    SYNTAX_ERROR,
 )
-from headrace.protocols.amqp091.link import Host, Link
 from headrace.protocols.amqp091.methods import encode_method
-from headrace.protocols.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, parse_login
+
+PLAIN: Final = "PLAIN"
+AMQPLAIN: Final = "AMQPLAIN"
+EXTERNAL: Final = "EXTERNAL"
+
+
+def parse_login(mechanism: str, response: bytes, certificate_name: str, address: str, is_loopback: bool) -> Login:
+    """Raises ProtocolError when the response is not one of the mechanism."""
+    if mechanism == PLAIN:
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            raise ProtocolError(SYNTAX_ERROR, "a PLAIN response is an identity, a user and a password with NUL between")
+        return Login(parts[1].decode(errors="replace"), parts[2], address, is_loopback)
+    if mechanism == AMQPLAIN:
+        size = len(response).to_bytes(4, "big")
+        table = Reader(size + response).table()
+        user, password = table.get("LOGIN"), table.get("PASSWORD")
+        if not isinstance(user, str) or not isinstance(password, str | LongString):
+            raise ProtocolError(SYNTAX_ERROR, "an AMQPLAIN response is a table with LOGIN and PASSWORD")
+        return Login(user, password.encode() if isinstance(password, str) else bytes(password), address, is_loopback)
+    if mechanism == EXTERNAL and certificate_name:
+        return Login(certificate_name, None, address, is_loopback)
+    raise ProtocolError(SYNTAX_ERROR, f"the mechanism {mechanism[:32]!r} is not offered")
+
 
 # What RabbitMQ's clients look for before they use it.
 CAPABILITIES: Final[Mapping[str, object]] = {
@@ -71,6 +96,11 @@ class Server:
         self.routes = RouteRoom()
         self.version = version
 
+    @property
+    def intake(self) -> Intake:
+        """What all connections hold that is not published yet."""
+        return self._hosts.intake
+
     def find_host(self, name: str) -> Host | None:
         """The virtual host of that name, None when there is none."""
         broker = self._hosts.find(name)
@@ -105,7 +135,7 @@ class Handshake:
     def start(self) -> None:
         self._send(commands.Connection.Start, **start_fields(self._server.version, bool(self._wire.certificate_name)))
 
-    def handle(self, method: base.Frame) -> Link | None:
+    def handle(self, method: base.Frame) -> ConnectionContext | None:
         """Go a step on; the last one gives the Link. Raises AccessRefused, ProtocolError."""
         if type(method) is not self._expected:
             due = "nothing" if self._expected is None else self._expected.name
@@ -155,7 +185,7 @@ class Handshake:
         self.heartbeat = method.heartbeat
         self._expected = commands.Connection.Open
 
-    def _open(self, name: str) -> Link:
+    def _open(self, name: str) -> ConnectionContext:
         account = self._account
         assert account is not None
         host = self._server.find_host(name)
@@ -167,37 +197,39 @@ class Handshake:
         if not account.connect():
             limit = f"user connection limit ({account.user.limits.max_connections}) is reached"
             raise ProtocolError(NOT_ALLOWED, f"access to vhost '{name}' refused for user '{account.name}': {limit}")
-        link = Link(self._wire, self._owner, host, account, rights)
-        link.client_id = self._client_id
-        link.capabilities = self.capabilities
-        link.frame_max = self._frame_max
+        context = ConnectionContext(self._wire, self._owner, host, account, rights)
+        context.client_id = self._client_id
+        context.capabilities = self.capabilities
+        context.frame_max = self._frame_max
         self._send(commands.Connection.OpenOk)
         self._wire.keep_alive(self.heartbeat)
-        return link
+        return context
 
-    def renew(self, link: Link, method: commands.Connection.UpdateSecret, channels: Callable[[], int]) -> None:
+    def renew(
+        self, context: ConnectionContext, method: commands.Connection.UpdateSecret, channels: Callable[[], int]
+    ) -> None:
         """Go on with another token of the same user; who came with a password has nothing to renew."""
-        if not link.account.expires_us:
+        if not context.account.expires_us:
             self._send(commands.Connection.UpdateSecretOk)
             return
         secret: object = method.new_secret  # as above
         assert isinstance(secret, bytes)
-        login = Login(link.account.name, secret, self._wire.address, self._wire.is_loopback)
-        self._server.access.login(login, lambda account: self._renewed(link, account, channels()))
+        login = Login(context.account.name, secret, self._wire.address, self._wire.is_loopback)
+        self._server.access.login(login, lambda account: self._renewed(context, account, channels()))
 
-    def _renewed(self, link: Link, account: Account | None, channels: int) -> None:
-        former, owner = link.account, link.owner
+    def _renewed(self, context: ConnectionContext, account: Account | None, channels: int) -> None:
+        former, owner = context.account, context.owner
         if owner not in former.on_removed:  # the connection has ended meanwhile
             return
-        rights = None if account is None else self._server.access.rights(account, link.host.name)
+        rights = None if account is None else self._server.access.rights(account, context.host.name)
         if account is None or rights is None or account.name != former.name:
             self._refuse(ProtocolError(NOT_ALLOWED, f"the new secret is none of user '{former.name}' in this vhost"))
             return
         former.hand_over(account, channels)
         account.on_removed[owner] = former.on_removed.pop(owner)
-        watcher = link.rights.watchers.pop(owner)
+        watcher = context.rights.watchers.pop(owner)
         rights.watchers[owner] = watcher
-        link.account, link.rights = account, rights
+        context.account, context.rights = account, rights
         self._send(commands.Connection.UpdateSecretOk)
 
     def _send(self, kind: type[base.Frame], **fields: object) -> None:

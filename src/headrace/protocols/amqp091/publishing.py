@@ -5,17 +5,17 @@ from typing import Final, final
 
 from pamqp import commands
 
-from headrace.core.address import COMMIT, is_address, parse_address
-from headrace.core.confirms import ConfirmAll
+from headrace.core.access.permissions import WRITE
+from headrace.core.batch import ConfirmAll
 from headrace.core.properties import Properties
-from headrace.core.rights import WRITE
+from headrace.core.routing.address import COMMIT, is_address, parse_address
 from headrace.core.transaction import Publish as Staging
 from headrace.errors import HeadraceError, PreconditionFailed, ProtocolError, Refused
 from headrace.model import AMQP091, Message, Source
+from headrace.protocols.amqp091.codec import Publish, Route
+from headrace.protocols.amqp091.context import ConnectionContext
 from headrace.protocols.amqp091.encoding import encode_ack, encode_content
-from headrace.protocols.amqp091.events import Publish, Route
 from headrace.protocols.amqp091.frames import NO_ROUTE, NOT_IMPLEMENTED
-from headrace.protocols.amqp091.link import Link
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import PRIORITY, decode_properties, encode_properties
 from headrace.protocols.answers import Answers
@@ -25,6 +25,8 @@ REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = REPLY_TO + "."
 _MAX_EXPIRATION_MS: Final = (1 << 32) - 1
 _NO_KEYS: Final[Sequence[str]] = ()
+_STAGED_BYTES: Final = 512
+"""Memory that a staged message takes besides its payload and properties."""
 
 Staged = tuple[Staging, Route]
 
@@ -33,8 +35,8 @@ Staged = tuple[Staging, Route]
 class Publisher:
     """The publishing side of a channel."""
 
-    def __init__(self, link: Link, channel: int, answers: Answers) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext, channel: int, answers: Answers) -> None:
+        self._context = context
         self._channel = channel
         self._answers = answers
         self.reply_key = ""
@@ -46,6 +48,7 @@ class Publisher:
         """Whether the channel is over: what is confirmed later is nobody's any more."""
         self.staged: list[Staged] | None = None
         """What a transaction has published so far; None outside transactions."""
+        self._staged_bytes = 0
         self._confirmed_to = 0
         """How many publishes were confirmed, well or not."""
         self._told_to = 0
@@ -56,19 +59,19 @@ class Publisher:
 
     def publish(self, event: Publish) -> None:
         """Raises Refused for the channel's sake, ProtocolError for the connection's."""
-        link = self._link
-        link.has_published = True
+        context = self._context
+        context.has_published = True
         self.is_ahead = True
         route = event.route
         said = event.said
         source = route.source
         properties = event.properties
-        rights = link.rights
+        rights = context.rights
         if source is None or route.exchange not in rights.writable or rights.topics:
-            rights.check_publish(route.exchange, route.key, link.client_id)
+            rights.check_publish(route.exchange, route.key, context.client_id)
         if source is None:
             source = self._source(route)
-        account = link.account
+        account = context.account
         if said.user_id and said.user_id != account.user.name:
             self._check_user(said.user_id)
         if said.reply_to == REPLY_TO:
@@ -78,17 +81,17 @@ class Publisher:
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
-                rights.check_topic(WRITE, route.exchange, key, link.client_id)
+                rights.check_topic(WRITE, route.exchange, key, context.client_id)
         found = said.extra.get(PRIORITY, 0) if said.extra else 0
         priority = found if isinstance(found, int) else 0
         expires_us = self._expires_us(said) if said.expiration else 0
-        now_us = link.now_us
+        now_us = context.now_us
         messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]
         if route.source is None or self.staged is not None or account.is_metered:
             for message in messages:
                 self._publish_one(event, message, extra_keys)
             return
-        broker, queue = link.host.broker, route.queue
+        broker, queue = context.host.broker, route.queue
         if queue is None or queue.deleted:
             queue = route.queue = broker.straight_to(route.exchange, route.key)
         confirm = self._tell if self.is_confirming else None
@@ -98,21 +101,36 @@ class Publisher:
 
     def _publish_one(self, event: Publish, message: Message, extra_keys: Sequence[str]) -> None:
         """The same where each message is looked at: in a transaction, by a user with limits, aside from queues."""
-        link, route, headers = self._link, event.route, event.said.headers or None
-        if link.account.is_metered:
-            link.published += 1
-            link.account.check_size(len(message.payload))
+        context, route, headers = self._context, event.route, event.said.headers or None
+        if context.account.is_metered:
+            context.published += 1
+            context.account.check_size(len(message.payload))
         if route.source is None and self._went_aside(route, event.said, message):
             return
         if self.staged is not None:
             self.staged.append((Staging(message, headers, extra_keys), route))
+            size_bytes = len(message.payload) + len(message.properties) + _STAGED_BYTES
+            self._staged_bytes += size_bytes
+            context.staged_bytes += size_bytes
             return
         confirm = self._tell if self.is_confirming else None
-        if not link.host.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
+        if not context.host.broker.publish_all([message], confirm, headers, extra_keys) and route.mandatory:
             self.send_return(route, message)
 
+    def begin(self) -> None:
+        """Begin a transaction; what the one before has published is its owner's from now on, or nobody's."""
+        self.staged = []
+        self._context.staged_bytes -= self._staged_bytes
+        self._staged_bytes = 0
+
+    def close(self) -> None:
+        """The channel is over: what was not committed is forgotten."""
+        self.is_closed = True
+        if self.staged is not None:
+            self.begin()
+
     def _check_user(self, claimed: str) -> None:
-        user = self._link.account.user
+        user = self._context.account.user
         if not user.is_impersonator:
             raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user.name}'")
 
@@ -120,7 +138,7 @@ class Publisher:
         """The source of what goes this way; kept with the way unless each message must be looked at."""
         if route.immediate:
             raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
-        source = Source(route.key, route.exchange, self._link.client_id, PROTOCOL, AMQP091)
+        source = Source(route.key, route.exchange, self._context.client_id, PROTOCOL, AMQP091)
         if route.exchange or not (route.key.startswith(REPLY_PREFIX) or is_address(route.key)):
             route.source = source
         return source
@@ -131,13 +149,13 @@ class Publisher:
             raise PreconditionFailed(
                 f"invalid expiration '{text}': it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
             )
-        return self._link.now_us + int(text) * 1000
+        return self._context.now_us + int(text) * 1000
 
     # -- ways aside --------------------------------------------------------------------------------------------------
 
     def _went_aside(self, route: Route, said: Properties, message: Message) -> bool:
         """Whether the message was a direct reply or a settlement, which no queue gets."""
-        host = self._link.host
+        host = self._context.host
         if route.key.startswith(REPLY_PREFIX):
             reply = host.replies.get(route.key)
             if reply is not None:
@@ -161,7 +179,7 @@ class Publisher:
             offset = int(offset)
         if not isinstance(group, str) or not isinstance(offset, int):
             raise Refused(f"'{key}' needs the headers x-group-id (a string) and x-offset (a number)")
-        self._link.broker.groups.commit(address.queue, group, offset)
+        self._context.broker.groups.commit(address.queue, group, offset)
         return True
 
     def _with_reply_key(self, properties: bytes) -> bytes:
@@ -180,7 +198,7 @@ class Publisher:
             "exchange": route.exchange,
             "routing_key": route.key,
         }
-        answers, frame_max = self._answers, self._link.frame_max
+        answers, frame_max = self._answers, self._context.frame_max
         answers.send(encode_method(self._channel, commands.Basic.Return, fields))
         answers.send(encode_content(self._channel, message.properties, message.payload, frame_max))
 
@@ -190,7 +208,7 @@ class Publisher:
     def _confirmed(self, count: int, error: HeadraceError | None) -> None:
         """So many more are safe, or are not: core tells in the order of the publishes."""
         if self._confirmed_to == self._told_to:
-            self._link.wire.before_flush(self._send_confirms)
+            self._context.wire.before_flush(self._send_confirms)
         self._confirmed_to += count
         if error is not None:
             self._nacked += range(self._confirmed_to - count + 1, self._confirmed_to + 1)

@@ -1,35 +1,121 @@
-"""How a link comes to be: the answer to its attach, or why there is none. What a source means is in subscribing.py."""
+"""How a link comes to be, new or resumed: the answer to its attach, or why there is none."""
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.core.queue.group import RELEASE
+from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.amqp10.addresses import MANAGEMENT, PATHS, QUEUE, TOPIC, Node, parse_node, queue_path
 from headrace.protocols.amqp10.conditions import ends_link_only, error_for
-from headrace.protocols.amqp10.consuming import Subscription
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
-from headrace.protocols.amqp10.frames import (
-    INVALID_FIELD,
-    MAX_MESSAGE_BYTES,
-    RECEIVER_SECOND,
-    SENDER_MIXED,
-    SENDER_UNSETTLED,
-)
-from headrace.protocols.amqp10.incoming import IncomingLink, Sink
-from headrace.protocols.amqp10.link import Link
+from headrace.protocols.amqp10.frames import INVALID_FIELD, RECEIVER_SECOND, SENDER_MIXED, SENDER_UNSETTLED
+from headrace.protocols.amqp10.links import IncomingLink, Link, Origin, OutgoingLink, Sent, Sink, place_in
 from headrace.protocols.amqp10.management import ManagementSink
-from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink
-from headrace.protocols.amqp10.own_queues import has_subscription, kept_subscription, own_queue, own_topic
-from headrace.protocols.amqp10.performatives import Attach, Detach
+from headrace.protocols.amqp10.performatives import (
+    RELEASED,
+    Attach,
+    Coordinator,
+    Detach,
+    Source,
+    State,
+    Target,
+    outcome_in,
+    state_of,
+)
 from headrace.protocols.amqp10.publishing import Publisher, check_target
-from headrace.protocols.amqp10.resuming import go_on, recall, say_unsettled, take_over
-from headrace.protocols.amqp10.states import RELEASED
-from headrace.protocols.amqp10.subscribing import origin_of
-from headrace.protocols.amqp10.termini import Coordinator, Source, Target
-from headrace.protocols.amqp10.terminus_store import StoredSource
-from headrace.protocols.amqp10.types import Map
+from headrace.protocols.amqp10.subscriptions import (
+    Subscription,
+    has_subscription,
+    kept_subscription,
+    origin_of,
+    own_queue,
+    own_topic,
+)
+from headrace.protocols.amqp10.suspended import StoredSource, SuspendedReceiver, SuspendedSender
+from headrace.protocols.amqp10.types import Described, Map
+from headrace.protocols.amqp10.writing import encode_value
 
 if TYPE_CHECKING:
+    from headrace.protocols.amqp10.links import IncomingLink
     from headrace.protocols.amqp10.session import Session
+
+_AROUND_LIST: Final = 64
+"""More than a frame and its lists need around what is in them, in bytes."""
+
+
+def recall(kept: SuspendedReceiver, known: Map) -> None:
+    """Have what was kept under the tags by which the receiver knows it."""
+    tags = [int.from_bytes(tag) for tag, _ in known.pairs if isinstance(tag, bytes) and len(tag) == 8]
+    places = {place_in(tag): tag for tag in tags if place_in(tag)}
+    for sent in kept.unsettled:
+        sent.tag = places.get(place_in(sent.tag), sent.tag)
+
+
+def take_over(link: OutgoingLink, kept: SuspendedReceiver, attach: Attach) -> None:
+    """Go on where a link to a receiver was detached.
+
+    What the receiver has decided is settled so, what it still has is resumed, and what it knows nothing of goes back in
+    line: untried if it says what it knows, else as what a consumer had that is gone.
+    """
+    origin, former = link.origin, kept.origin
+    if not isinstance(origin, Subscription) or not isinstance(former, Subscription):
+        if former is not None:
+            former.end(False)
+        return
+    if attach.unsettled is None:
+        former.give_back()
+        return
+    origin.former += former.former
+    former.former = []
+    link.last_tag = kept.last_tag
+    states = {bytes(tag): state for tag, state in attach.unsettled.pairs if isinstance(tag, bytes)}
+    for sent in kept.unsettled:
+        if sent.tag_bytes in states:
+            _resume(link, origin, sent, states[sent.tag_bytes])
+        elif attach.incomplete_unsettled:
+            link.dormant.append(sent)
+        elif sent.delivery is not None:
+            try:
+                origin.broker.settle(sent.delivery, RELEASE)
+            except Refused:
+                continue  # its time ran out meanwhile
+
+
+def _resume(link: OutgoingLink, origin: Subscription, sent: Sent, value: object) -> None:
+    delivery = sent.delivery
+    assert delivery is not None
+    outcome = outcome_in(state_of(value if isinstance(value, Described) else None))
+    if outcome is None:
+        link.resume(sent, origin.rendered(delivery), False)
+        return
+    origin.settled(delivery, outcome)
+    sent.state = outcome
+    link.when_stored(delivery, lambda: link.resume(sent, b"", True))
+
+
+def go_on(link: "IncomingLink", kept: SuspendedSender, attach: Attach) -> None:
+    """Go on where a link from a sender was detached: it hears of what it still asks for, the rest is forgotten."""
+    link.states = kept.states
+    if kept.link is not None:
+        kept.link.heir = link
+    asked = {tag for tag, _ in (attach.unsettled or Map()).pairs}
+    for tag in [] if attach.incomplete_unsettled else list(kept.states):
+        if tag not in asked:
+            link.forget(tag)
+
+
+def say_unsettled(answer: Attach, states: dict[bytes, State | None], frame_max: int) -> None:
+    """Have the answer to an attach say what is unsettled here, as far as a frame has room for it."""
+    room = frame_max - _AROUND_LIST - len(answer.encode())
+    pairs: list[tuple[object, object]] = []
+    for tag, state in states.items():
+        described = None if state is None else state.described()
+        room -= len(encode_value(tag)) + len(encode_value(described))
+        if room < 0:
+            answer.incomplete_unsettled = True
+            break
+        pairs.append((tag, described))
+    answer.unsettled = Map(pairs)
+
 
 _OUTCOMES: Final = ["amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list"]
 
@@ -86,7 +172,7 @@ def _attach_incoming(session: "Session", attach: Attach) -> Link:
     if target is None:
         raise ProtocolError(INVALID_FIELD, f"the link {attach.name[:64]!r} has no target")
     answer = _answer(attach)
-    answer.max_message_size = MAX_MESSAGE_BYTES
+    answer.max_message_size = session.peer.broker.intake.largest_bytes
     if isinstance(target, Coordinator):
         answer.target = Coordinator(["amqp:local-transactions", "amqp:multi-txns-per-ssn"])
         link = IncomingLink(session, attach, CoordinatorSink(session.transactions))

@@ -22,9 +22,9 @@ from headrace.protocols.amqp10.frames import (
     SASL_OUTCOME,
     TRANSFER,
 )
+from headrace.protocols.amqp10.performatives import ACCEPTED as ACCEPTED_STATE
 from headrace.protocols.amqp10.performatives import Disposition, Performative, Transfer, decode_performative
 from headrace.protocols.amqp10.reading import Reader
-from headrace.protocols.amqp10.states import ACCEPTED as ACCEPTED_STATE
 
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
@@ -35,6 +35,7 @@ _TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
+_SMALL_REST_BYTES: Final = 4096
 _QUICK_BYTES: Final = 24
 """A frame that has so many has all bytes that are looked at before a transfer's tag."""
 
@@ -82,6 +83,16 @@ class Decoder:
         self._is_refused = False
         self._expects_header = True
         self.failure: ProtocolError | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that a frame takes which is not whole; what every read may leave does not count."""
+        rest = len(self._rest)
+        return rest if rest > _SMALL_REST_BYTES else 0
+
+    def clear(self) -> None:
+        """The connection is over: let go of everything."""
+        self._rest = b""
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that end in these bytes; what is left over is kept for the next call."""

@@ -15,7 +15,7 @@ from headrace.errors import (
     Unavailable,
 )
 from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.states import Error
+from headrace.protocols.amqp10.performatives import Error
 from headrace.protocols.amqp10.types import Map, Symbol
 
 MAX_CHARACTERS: Final = 400

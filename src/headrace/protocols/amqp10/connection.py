@@ -1,34 +1,38 @@
-"""One client's connection: from the protocol header to the close. Sessions do the work, codec.py knows the bytes."""
+"""One client's connection: from the protocol header over SASL and open to the close. Sessions do the work."""
 
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.account import Account
-from headrace.core.logins import Admit
+from headrace.core.access.logins import Account, Admit, Login
+from headrace.core.access.users import GUEST
+from headrace.core.flow import Holding
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp10.codec import Decoder, Event, Hello, encode_frame, encode_sasl
 from headrace.protocols.amqp10.conditions import ends_session_only, error_for
+from headrace.protocols.amqp10.context import ConnectionContext, Server
 from headrace.protocols.amqp10.coordinator import Transactions
 from headrace.protocols.amqp10.frames import (
     AMQP_HEADER,
     CHANNEL_MAX,
     CONNECTION_FORCED,
     EMPTY_FRAME,
+    FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
     IDLE_TIMEOUT_MS,
     ILLEGAL_STATE,
+    MAX_FRAME_SIZE,
+    MIN_FRAME_SIZE,
     NOT_ALLOWED,
+    NOT_FOUND,
     RESOURCE_LIMIT,
     SASL_AUTH,
     SASL_HEADER,
     SASL_OK,
     UNAUTHORIZED,
 )
-from headrace.protocols.amqp10.opening import answer_open, enter
-from headrace.protocols.amqp10.peer import Peer, Server
 from headrace.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -43,8 +47,89 @@ from headrace.protocols.amqp10.performatives import (
     SaslOutcome,
     Transfer,
 )
-from headrace.protocols.amqp10.sasl import ANONYMOUS, EXTERNAL, PLAIN, parse_login
 from headrace.protocols.amqp10.session import Session
+from headrace.protocols.amqp10.types import Map
+
+PLAIN: Final = "PLAIN"
+ANONYMOUS: Final = "ANONYMOUS"
+EXTERNAL: Final = "EXTERNAL"
+
+
+def parse_login(
+    mechanism: str, response: bytes, certificate_name: str, address: str, is_loopback: bool
+) -> Login | None:
+    """None when the response is not one of a mechanism that is offered. Who says nothing is guest, as long as guest
+    has its first password."""
+    if mechanism == PLAIN:
+        parts = response.split(b"\0")
+        if len(parts) != 3:
+            return None
+        return Login(parts[1].decode(errors="replace"), parts[2], address, is_loopback)
+    if mechanism == ANONYMOUS:
+        return Login(GUEST, GUEST.encode(), address, is_loopback)
+    if mechanism == EXTERNAL and certificate_name:
+        return Login(certificate_name, None, address, is_loopback)
+    return None
+
+
+CONTAINER_ID: Final = "headrace"
+_LEAST_IDLE_MS: Final = 200
+_SOLE_CONNECTION: Final = "sole-connection-for-container"
+_OFFERED: Final = ["ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", _SOLE_CONNECTION]
+
+# Clients of RabbitMQ 4 refuse to speak to a server that does not say it is one: to them it does.
+_COMPATIBLE_WITH: Final = "RabbitMQ"
+_COMPATIBLE_VERSION: Final = "4.0.0"
+
+
+def answer_open(opening: Open | None, version: str, is_in: bool) -> Open:
+    """Ours, to a client that said this of itself and comes in, or does not."""
+    answer = Open(CONTAINER_ID)
+    answer.max_frame_size = MAX_FRAME_SIZE
+    answer.channel_max = CHANNEL_MAX
+    answer.idle_timeout = IDLE_TIMEOUT_MS // 2
+    answer.offered = _OFFERED
+    properties = _introduction(opening, version)
+    if not is_in:
+        properties["amqp:connection-establishment-failed"] = True
+    answer.properties = Map.of(properties)
+    return answer
+
+
+def _introduction(opening: Open | None, version: str) -> dict[str, object]:
+    """Who we are: RabbitMQ 4 to its own clients, and to those that do not say whose they are, as some of them."""
+    said = None if opening is None else opening.properties.get("product")
+    if isinstance(said, str) and _COMPATIBLE_WITH.lower() not in said.lower():
+        return {"product": "Headrace", "version": version}
+    return {"product": _COMPATIBLE_WITH, "version": _COMPATIBLE_VERSION, "platform": f"Headrace {version}"}
+
+
+def enter(server: Server, wire: Wire, owner: object, account: Account, opening: Open) -> ConnectionContext:
+    """Let a client into the virtual host that it wants, if it may. Raises ProtocolError."""
+    if opening.max_frame_size < MIN_FRAME_SIZE:
+        raise ProtocolError(FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
+    if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
+        raise ProtocolError(NOT_ALLOWED, f"an idle timeout of {opening.idle_timeout} ms is below {_LEAST_IDLE_MS}")
+    hostname = opening.hostname or ""
+    name = hostname.removeprefix("vhost:") if hostname.startswith("vhost:") else "/"
+    host = server.find_host(name)
+    if host is None:
+        raise ProtocolError(NOT_FOUND, f"there is no virtual host '{name[:64]}'")
+    rights = server.access.rights(account, name)
+    if rights is None:
+        raise ProtocolError(UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
+    if not account.connect():
+        limit = account.user.limits.max_connections
+        raise ProtocolError(RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+    try:
+        host.containers.enter(opening.container_id, _SOLE_CONNECTION in opening.desired)
+    except ProtocolError:
+        account.disconnect()
+        raise
+    peer = ConnectionContext(wire, owner, host, account, rights, opening.container_id)
+    peer.frame_max = min(opening.max_frame_size, MAX_FRAME_SIZE)
+    return peer
+
 
 _GOODBYE_SECONDS: Final = 2.0
 
@@ -63,7 +148,7 @@ class Connection(Handler):
         self._is_checking = False
         """Whether a login is being checked: what comes meanwhile waits."""
         self._held: list[Event] = []
-        self._peer: Peer | None = None
+        self._peer: ConnectionContext | None = None
         self._transactions: Transactions | None = None
         self._sessions: dict[int, Session] = {}
         self._opening: Open | None = None
@@ -72,6 +157,7 @@ class Connection(Handler):
         """Whether our open was sent."""
         self._is_closing = False
         self._is_blocked = False
+        self._holding = Holding(self._pause_intake, self._refuse_intake)
 
     # -- what net calls ----------------------------------------------------------------------------------------------
 
@@ -89,6 +175,7 @@ class Connection(Handler):
             return
         if self._decoder.failure is not None and not self._is_checking:
             self._end(self._decoder.failure)
+        self._note_intake()
         if peer is not None and peer.has_published:
             if peer.broker.blocked:
                 self._on_flow(True)
@@ -133,7 +220,10 @@ class Connection(Handler):
         self._end(ProtocolError(CONNECTION_FORCED, "the server stops"))
 
     def lost(self) -> None:
+        self._held = []
         self._close_sessions()
+        self._decoder.clear()
+        self._note_intake()
         peer, self._peer = self._peer, None
         if peer is not None:
             peer.broker.on_flow.pop(self, None)
@@ -352,6 +442,7 @@ class Connection(Handler):
             return
         self._is_closing = True
         self._close_sessions()
+        self._note_intake()
         if self._account is None and self._opening is None:
             self._wire.close()
             return
@@ -372,7 +463,7 @@ class Connection(Handler):
         for session in list(self._sessions.values()):
             session.restrict()
 
-    def _meter(self, peer: Peer) -> None:
+    def _meter(self, peer: ConnectionContext) -> None:
         """A user that sends more than it may is not heard for a while."""
         messages, peer.published = peer.published, 0
         pause_us = peer.account.spend(messages, self._clock.monotonic_us())
@@ -389,6 +480,23 @@ class Connection(Handler):
             peer.wire.pause_reading(BY_BROKER)
         else:
             peer.wire.resume_reading(BY_BROKER)
+
+    def _note_intake(self) -> None:
+        """Tell how much memory is taken by what is not whole, not committed or not settled."""
+        peer = self._peer
+        size_bytes = self._decoder.held_bytes + (0 if peer is None else peer.held_bytes)
+        if size_bytes != self._holding.size_bytes:
+            self._server.intake.note(self._holding, size_bytes)
+
+    def _pause_intake(self, is_paused: bool) -> None:
+        if self._wire is not None:
+            if is_paused:
+                self._wire.pause_reading(BY_INTAKE)
+            else:
+                self._wire.resume_reading(BY_INTAKE)
+
+    def _refuse_intake(self, error: HeadraceError) -> None:
+        self._end(ProtocolError(RESOURCE_LIMIT, str(error)))
 
     def _send_raw(self, data: bytes) -> None:
         if self._wire is not None:

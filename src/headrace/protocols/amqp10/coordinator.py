@@ -3,13 +3,11 @@
 import secrets
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.delivery import Delivery
-from headrace.core.group import NACK
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.group import NACK
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.amqp10.conditions import error_for
-from headrace.protocols.amqp10.consuming import settlement_of
-from headrace.protocols.amqp10.fields import Fields
 from headrace.protocols.amqp10.frames import (
     DECLARE,
     DECODE_ERROR,
@@ -18,20 +16,24 @@ from headrace.protocols.amqp10.frames import (
     TRANSACTION_ROLLBACK,
     UNKNOWN_TRANSACTION,
     VALUE,
+    Fields,
 )
-from headrace.protocols.amqp10.incoming import Incoming, IncomingLink, Sink
+from headrace.protocols.amqp10.links import Incoming, IncomingLink, Sink
+from headrace.protocols.amqp10.performatives import ACCEPTED, Declared, Rejected, Transactional
 from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.sections import joined, split
-from headrace.protocols.amqp10.states import ACCEPTED, Declared, Rejected, Transactional
+from headrace.protocols.amqp10.subscriptions import settlement_of
 from headrace.protocols.amqp10.types import Described, Symbol
 
 if TYPE_CHECKING:
-    from headrace.protocols.amqp10.outgoing import OutgoingLink
-    from headrace.protocols.amqp10.peer import Peer
+    from headrace.protocols.amqp10.context import ConnectionContext
+    from headrace.protocols.amqp10.links import OutgoingLink
 
 _MAX_OPEN: Final = 256
 _MAX_PUBLISHES: Final = 100_000
 _MAX_BYTES: Final = 128 << 20
+_STAGED_BYTES: Final = 512
+"""Memory that a staged message takes besides its payload and properties."""
 _NAMES: Final = {"amqp:declare:list": DECLARE, "amqp:discharge:list": DISCHARGE}
 
 
@@ -53,7 +55,7 @@ class _Staged:
 class Transactions:
     """The open transactions of one connection."""
 
-    def __init__(self, peer: "Peer") -> None:
+    def __init__(self, peer: "ConnectionContext") -> None:
         self._peer = peer
         self._open: dict[bytes, _Staged] = {}
 
@@ -68,7 +70,9 @@ class Transactions:
         """A message is published if its transaction is committed. Raises ProtocolError (unknown id, too much)."""
         assert isinstance(delivery.state, Transactional)
         staged = self._staged(delivery.state.transaction)
-        staged.size_bytes += len(publish.message.payload)
+        size_bytes = len(publish.message.payload) + len(publish.message.properties) + _STAGED_BYTES
+        staged.size_bytes += size_bytes
+        self._peer.held_bytes += size_bytes
         if staged.size_bytes > _MAX_BYTES or len(staged.publishes) >= _MAX_PUBLISHES:
             raise ProtocolError(
                 RESOURCE_LIMIT, f"a transaction holds at most {_MAX_PUBLISHES} messages with {_MAX_BYTES} bytes"
@@ -97,8 +101,7 @@ class Transactions:
 
     def commit(self, name: bytes, link: IncomingLink, number: int) -> None:
         """All of it happens now, or nothing does; the link is told when that is safe."""
-        staged = self._staged(name)
-        del self._open[name]
+        staged = self._close(name)
         here = [(delivery, how) for delivery, how in staged.settlements if not delivery.group.queue.is_gone]
 
         def committed(error: HeadraceError | None) -> None:
@@ -115,9 +118,14 @@ class Transactions:
             committed(error)
 
     def roll_back(self, name: bytes) -> None:
+        self._undo(self._close(name))
+
+    def _close(self, name: bytes) -> _Staged:
+        """Take a transaction from those that are open. Raises ProtocolError (unknown id)."""
         staged = self._staged(name)
         del self._open[name]
-        self._undo(staged)
+        self._peer.held_bytes -= staged.size_bytes
+        return staged
 
     def end(self) -> None:
         """Whoever began them is gone: none of them happens."""

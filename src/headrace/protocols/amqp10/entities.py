@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from headrace.core.configured import configured
-from headrace.core.declared import declared
-from headrace.core.rights import CONFIGURE, QUEUE
+from headrace.core.access.permissions import CONFIGURE, QUEUE
+from headrace.core.queue.configured import configured
+from headrace.core.queue.definition import declared
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.protocols.amqp10.requests import (
     BAD_REQUEST,

@@ -6,22 +6,29 @@
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.delivery import Delivery
+from headrace.core.queue.dispatch import Delivery
 from headrace.errors import HeadraceError, ProtocolError
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import EXCHANGE, QUEUE, parse_node
 from headrace.protocols.amqp10.conditions import error_for
 from headrace.protocols.amqp10.entities import answer_entity
 from headrace.protocols.amqp10.frames import RESOURCE_LIMIT, VALUE
-from headrace.protocols.amqp10.head import CORRELATION_ID, MESSAGE_ID, REPLY_TO, Head, decode_head
-from headrace.protocols.amqp10.incoming import Incoming, IncomingLink, Sink
-from headrace.protocols.amqp10.neutral import to_neutral
-from headrace.protocols.amqp10.outgoing import Origin, OutgoingLink
+from headrace.protocols.amqp10.links import Incoming, IncomingLink, Origin, OutgoingLink, Sink
 from headrace.protocols.amqp10.paths import answer_path
+from headrace.protocols.amqp10.performatives import ACCEPTED, Outcome, Rejected
+from headrace.protocols.amqp10.properties import to_neutral
 from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.requests import Reply, Request, refusal
-from headrace.protocols.amqp10.sections import joined, parts, split
-from headrace.protocols.amqp10.states import ACCEPTED, Outcome, Rejected
+from headrace.protocols.amqp10.sections import (
+    CORRELATION_ID,
+    MESSAGE_ID,
+    REPLY_TO,
+    Head,
+    decode_head,
+    joined,
+    parts,
+    split,
+)
 from headrace.protocols.amqp10.types import Described, Map
 from headrace.protocols.amqp10.writing import encode_value
 

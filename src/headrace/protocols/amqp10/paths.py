@@ -12,12 +12,12 @@ import json
 from base64 import urlsafe_b64encode
 from urllib.parse import parse_qs, quote, unquote
 
-from headrace.core.arguments import table_to_json
-from headrace.core.declared import declared
-from headrace.core.exchange import Binding, Exchange
-from headrace.core.rights import CONFIGURE, EXCHANGE, QUEUE, READ
+from headrace.core.access.permissions import CONFIGURE, EXCHANGE, QUEUE, READ
+from headrace.core.properties import table_to_json
+from headrace.core.queue.definition import declared
+from headrace.core.routing.exchange import Binding, Exchange
 from headrace.errors import HeadraceError, NotFound, ProtocolError
-from headrace.protocols.amqp10.neutral import from_neutral
+from headrace.protocols.amqp10.properties import from_neutral
 from headrace.protocols.amqp10.requests import (
     BAD_REQUEST,
     CREATED,

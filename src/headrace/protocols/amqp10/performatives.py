@@ -1,16 +1,347 @@
-"""The performatives: open to close, and SASL's. Values with the channel they came on; codec.py knows the frames."""
+"""The performatives, delivery states and termini, as values. codec.py knows the frames around them."""
 
 from collections.abc import Callable
 from typing import Final, final
 
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.fields import MAX_UINT, Fields, symbols, uint
-from headrace.protocols.amqp10.frames import DECODE_ERROR
-from headrace.protocols.amqp10.states import Error, State, error_of, state_of
-from headrace.protocols.amqp10.termini import Coordinator, Source, Target, source_of, target_of
-from headrace.protocols.amqp10.types import Array, Map, Symbol, UByte, ULong, UShort
+from headrace.protocols.amqp10.frames import DECODE_ERROR, MAX_UINT, Fields, symbol, symbols, uint
+from headrace.protocols.amqp10.types import Array, Described, Map, Symbol, UByte, UInt, ULong, UShort
 from headrace.protocols.amqp10.writing import encode_described
+
+
+@final
+class Error:
+    """Why something ended: a condition by its standard name, and a sentence."""
+
+    __slots__ = ("condition", "description", "info")
+
+    def __init__(self, condition: str, description: str = "", info: Map | None = None) -> None:
+        self.condition = condition
+        self.description = description
+        self.info = info
+
+    def described(self) -> Described:
+        fields: list[object] = [Symbol(self.condition), self.description or None, self.info]
+        return Described(ULong(frames.ERROR), fields)
+
+    def __repr__(self) -> str:
+        return f"Error({self.condition!r}, {self.description!r})"
+
+
+@final
+class Received:
+    """How far a delivery has come; nothing is decided."""
+
+    __slots__ = ("offset", "section")
+
+    def __init__(self, section: int, offset: int) -> None:
+        self.section = section
+        self.offset = offset
+
+    def described(self) -> Described:
+        return Described(ULong(frames.RECEIVED), [UInt(self.section), ULong(self.offset)])
+
+
+@final
+class Accepted:
+    __slots__ = ()
+
+    def described(self) -> Described:
+        return Described(ULong(frames.ACCEPTED), [])
+
+
+@final
+class Rejected:
+    __slots__ = ("error",)
+
+    def __init__(self, error: Error | None = None) -> None:
+        self.error = error
+
+    def described(self) -> Described:
+        fields: list[object] = [] if self.error is None else [self.error.described()]
+        return Described(ULong(frames.REJECTED), fields)
+
+
+@final
+class Released:
+    __slots__ = ()
+
+    def described(self) -> Described:
+        return Described(ULong(frames.RELEASED), [])
+
+
+@final
+class Modified:
+    __slots__ = ("annotations", "delivery_failed", "undeliverable_here")
+
+    def __init__(
+        self, delivery_failed: bool = False, undeliverable_here: bool = False, annotations: Map | None = None
+    ) -> None:
+        self.delivery_failed = delivery_failed
+        self.undeliverable_here = undeliverable_here
+        self.annotations = annotations
+
+    def described(self) -> Described:
+        fields: list[object] = [self.delivery_failed, self.undeliverable_here, self.annotations]
+        return Described(ULong(frames.MODIFIED), fields)
+
+
+@final
+class Declared:
+    """A transaction was begun."""
+
+    __slots__ = ("transaction",)
+
+    def __init__(self, transaction: bytes) -> None:
+        self.transaction = transaction
+
+    def described(self) -> Described:
+        return Described(ULong(frames.DECLARED), [self.transaction])
+
+
+@final
+class Transactional:
+    """A state that holds once its transaction does."""
+
+    __slots__ = ("outcome", "transaction")
+
+    def __init__(self, transaction: bytes, outcome: "Outcome | None" = None) -> None:
+        self.transaction = transaction
+        self.outcome = outcome
+
+    def described(self) -> Described:
+        fields: list[object] = [self.transaction]
+        if self.outcome is not None:
+            fields.append(self.outcome.described())
+        return Described(ULong(frames.TRANSACTIONAL_STATE), fields)
+
+
+Outcome = Accepted | Rejected | Released | Modified
+State = Outcome | Received | Declared | Transactional
+
+ACCEPTED: Final = Accepted()
+RELEASED: Final = Released()
+
+
+def state_of(value: Described | None) -> State | None:
+    """The state that a described list says; None for one that is not known, which then counts as not given."""
+    if value is None:
+        return None
+    number = value.descriptor
+    if isinstance(number, Symbol):
+        number = _NUMBERS.get(number)
+    if not isinstance(number, int) or not isinstance(value.value, list):
+        return None
+    fields = Fields("a delivery state", value.value)
+    if number == frames.ACCEPTED:
+        return ACCEPTED
+    if number == frames.RELEASED:
+        return RELEASED
+    if number == frames.REJECTED:
+        return Rejected(error_of(fields.described(0, "error")))
+    if number == frames.MODIFIED:
+        return Modified(
+            fields.flag(0, "delivery-failed"),
+            fields.flag(1, "undeliverable-here"),
+            fields.optional_table(2, "message-annotations"),
+        )
+    if number == frames.RECEIVED:
+        return Received(fields.number(0, "section-number"), fields.number(1, "section-offset"))
+    return _of_transactions(number, fields)
+
+
+def outcome_in(state: State | None) -> Outcome | None:
+    """The outcome that a state says, also one that a transaction has yet to make true."""
+    if isinstance(state, Transactional):
+        return state.outcome
+    return None if isinstance(state, Received | Declared) else state
+
+
+def _of_transactions(number: int, fields: Fields) -> State | None:
+    if number == frames.DECLARED:
+        return Declared(_transaction(fields))
+    if number == frames.TRANSACTIONAL_STATE:
+        return Transactional(_transaction(fields), outcome_in(state_of(fields.described(1, "outcome"))))
+    return None
+
+
+def _transaction(fields: Fields) -> bytes:
+    transaction = fields.binary(0, "txn-id")
+    if transaction is None:
+        raise ProtocolError(DECODE_ERROR, "a state of a transaction lacks its field 'txn-id'")
+    return transaction
+
+
+def error_of(value: Described | None) -> Error | None:
+    if value is None or not isinstance(value.value, list):
+        return None
+    fields = Fields("an error", value.value)
+    return Error(
+        fields.text(0, "condition") or "", fields.text(1, "description") or "", fields.optional_table(2, "info")
+    )
+
+
+_NUMBERS: Final = {
+    "amqp:received:list": frames.RECEIVED,
+    "amqp:accepted:list": frames.ACCEPTED,
+    "amqp:rejected:list": frames.REJECTED,
+    "amqp:released:list": frames.RELEASED,
+    "amqp:modified:list": frames.MODIFIED,
+    "amqp:declared:list": frames.DECLARED,
+    "amqp:transactional-state:list": frames.TRANSACTIONAL_STATE,
+}
+
+
+LINK_DETACH: Final = "link-detach"
+SESSION_END: Final = "session-end"
+CONNECTION_CLOSE: Final = "connection-close"
+NEVER: Final = "never"
+
+NOT_DURABLE: Final = 0
+CONFIGURATION: Final = 1
+UNSETTLED_STATE: Final = 2
+
+
+class Terminus:
+    """What both ends of a link have in common."""
+
+    __slots__ = ("address", "capabilities", "durable", "dynamic", "expiry_policy", "node_properties", "timeout")
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address
+        self.durable = NOT_DURABLE
+        self.expiry_policy = SESSION_END
+        self.timeout = 0
+        """Seconds that the terminus is kept after its expiry policy says that it is over."""
+        self.dynamic = False
+        self.node_properties = Map()
+        self.capabilities: list[str] = []
+
+    @property
+    def stays(self) -> bool:
+        """Whether anything is left of the link when it is detached."""
+        return self.expiry_policy != LINK_DETACH or self.timeout > 0
+
+    @property
+    def ends_with_session(self) -> bool:
+        """Whether nothing is left of the link when its session is over."""
+        return self.expiry_policy == SESSION_END and not self.timeout
+
+    @property
+    def lasts(self) -> bool:
+        """Whether anything is left of the link when its connection is lost."""
+        return self.expiry_policy == NEVER or self.timeout > 0
+
+    def read(self, fields: Fields) -> None:
+        """Take the first fields, which sources and targets share, from a list. Raises ProtocolError."""
+        self.address = fields.text(0, "address")
+        self.durable = fields.number(1, "durable")
+        self.expiry_policy = fields.text(2, "expiry-policy") or SESSION_END
+        self.timeout = fields.number(3, "timeout")
+        self.dynamic = fields.flag(4, "dynamic")
+        self.node_properties = fields.table(5, "dynamic-node-properties")
+
+    def values(self) -> list[object]:
+        """Those fields."""
+        return [
+            self.address,
+            uint(self.durable),
+            Symbol(self.expiry_policy),
+            uint(self.timeout),
+            self.dynamic,
+            self.node_properties if self.node_properties.pairs else None,
+        ]
+
+
+@final
+class Source(Terminus):
+    """Where messages of a link come from."""
+
+    __slots__ = ("default_outcome", "distribution_mode", "filter", "outcomes")
+
+    def __init__(self, address: str | None = None) -> None:
+        super().__init__(address)
+        self.distribution_mode = ""
+        self.filter = Map()
+        self.default_outcome: State | None = None
+        self.outcomes: list[str] = []
+
+    def described(self) -> Described:
+        fields: list[object] = [
+            *self.values(),
+            symbol(self.distribution_mode or None),
+            self.filter if self.filter.pairs else None,
+            None if self.default_outcome is None else self.default_outcome.described(),
+            symbols(self.outcomes),
+            symbols(self.capabilities),
+        ]
+        return Described(ULong(frames.SOURCE), fields)
+
+
+@final
+class Target(Terminus):
+    """Where messages of a link go to."""
+
+    __slots__ = ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is stored by its tag what was accepted here."""
+        return self.durable == UNSETTLED_STATE and self.lasts
+
+    def described(self) -> Described:
+        return Described(ULong(frames.TARGET), [*self.values(), symbols(self.capabilities)])
+
+
+@final
+class Coordinator:
+    """The target of a link that controls transactions."""
+
+    __slots__ = ("capabilities",)
+
+    def __init__(self, capabilities: list[str]) -> None:
+        self.capabilities = capabilities
+
+    def described(self) -> Described:
+        return Described(ULong(frames.COORDINATOR), [symbols(self.capabilities)])
+
+
+def source_of(value: Described | None) -> Source | None:
+    """Raises ProtocolError when a field is not what it must be."""
+    values = _list(value, frames.SOURCE, "amqp:source:list")
+    if values is None:
+        return None
+    fields = Fields("a source", values)
+    source = Source()
+    source.read(fields)
+    source.distribution_mode = fields.text(6, "distribution-mode") or ""
+    source.filter = fields.table(7, "filter")
+    source.default_outcome = state_of(fields.described(8, "default-outcome"))
+    source.outcomes = fields.symbols(9, "outcomes")
+    source.capabilities = fields.symbols(10, "capabilities")
+    return source
+
+
+def target_of(value: Described | None) -> Target | Coordinator | None:
+    """Raises ProtocolError when a field is not what it must be."""
+    coordinator = _list(value, frames.COORDINATOR, "amqp:coordinator:list")
+    if coordinator is not None:
+        return Coordinator(Fields("a coordinator", coordinator).symbols(0, "capabilities"))
+    values = _list(value, frames.TARGET, "amqp:target:list")
+    if values is None:
+        return None
+    fields = Fields("a target", values)
+    target = Target()
+    target.read(fields)
+    target.capabilities = fields.symbols(6, "capabilities")
+    return target
+
+
+def _list(value: Described | None, number: int, name: str) -> list[object] | None:
+    if value is None or value.descriptor not in (number, name) or not isinstance(value.value, list):
+        return None
+    return value.value
 
 
 @final

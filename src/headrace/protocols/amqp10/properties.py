@@ -1,4 +1,4 @@
-"""The properties of messages of AMQP 1.0: to core's Properties and back, and messages of others as AMQP 1.0 has them.
+"""Properties and values of AMQP 1.0 to core's and back. Types that only AMQP 1.0 has do not survive this.
 
 | AMQP 1.0                               | Properties                      |
 |----------------------------------------|---------------------------------|
@@ -7,6 +7,7 @@
 | content-type, content-encoding         | the same                        |
 | subject, or annotation `x-basic-type`  | message_type                    |
 | user-id, annotation `x-basic-app-id`   | user_id, app_id                 |
+| user-id, group-id, group-sequence      | headers named as JMS does       |
 | header: priority, creation-time        | extra: priority, timestamp      |
 | application properties                 | headers                         |
 | annotations named `x-...`              | headers                         |
@@ -14,19 +15,25 @@
 A message that is only passed on keeps its bytes; this is for consumers of other protocols, filters and dead letters.
 """
 
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final, final
 
-from headrace.core.arguments import frozen
-from headrace.core.properties import Properties, PropertiesCodec
+from headrace.core.properties import Properties, PropertiesCodec, frozen, plain_number
 from headrace.errors import ProtocolError, Refused
 from headrace.model import Message
-from headrace.protocols.amqp10.head import (
+from headrace.protocols.amqp10.sections import (
     ABSOLUTE_EXPIRY_TIME,
     CONTENT_ENCODING,
     CONTENT_TYPE,
     CORRELATION_ID,
     CREATION_TIME,
+    DATA_BODY,
     DURABLE,
+    GROUP_ID,
+    GROUP_SEQUENCE,
     MESSAGE_ID,
     PRIORITY,
     REPLY_TO,
@@ -36,10 +43,117 @@ from headrace.protocols.amqp10.head import (
     Head,
     annotated,
     decode_head,
+    parts,
+    stored,
 )
-from headrace.protocols.amqp10.neutral import annotations_from, from_neutral, id_text, to_neutral
-from headrace.protocols.amqp10.sections import DATA_BODY, parts, stored
-from headrace.protocols.amqp10.types import Map, Symbol, Timestamp, UByte, UInt
+from headrace.protocols.amqp10.types import (
+    Array,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Map,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_MS: Final = 253402300799999  # the last millisecond that datetime knows
+_MIN_MS: Final = -62135596800000
+
+# IEEE 754 decimals in binary integer form: bits of the exponent, bias, digits.
+_DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6176, 34)}
+
+
+def to_neutral(value: object) -> object:
+    """The value in Python's own types: text, numbers, bytes, times, lists, dicts with text keys."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Timestamp):
+        return _EPOCH + timedelta(milliseconds=value) if _MIN_MS <= value <= _MAX_MS else plain_number(value)
+    if isinstance(value, int):
+        return plain_number(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Char) and 0xD800 <= ord(value) < 0xE000:
+        return "\ufffd"  # half a pair, which no text can hold
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Decimal32 | Decimal64 | Decimal128):
+        return _decimal(value)
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, list):
+        return [to_neutral(item) for item in value]
+    if isinstance(value, Array):
+        return [to_neutral(item) for item in value.items]
+    if isinstance(value, Map):
+        return {str(to_neutral(key)): to_neutral(item) for key, item in value.pairs}
+    return to_neutral(value.value) if isinstance(value, Described) else None
+
+
+def from_neutral(value: object) -> object:
+    """The value as AMQP 1.0 can hold it: text, numbers, times and bytes in the types that are meant for them."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        number = plain_number(value)
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+        return ULong(number) if 0 <= number < 1 << 64 else str(number)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        since = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return Timestamp((since - _EPOCH) // timedelta(milliseconds=1))
+    if isinstance(value, list | tuple):
+        return [from_neutral(item) for item in value]
+    if isinstance(value, Mapping):
+        return Map([(str(key), from_neutral(item)) for key, item in value.items()])
+    return str(value)
+
+
+def annotations_from(values: Mapping[str, object]) -> Map:
+    return Map([(Symbol(name), from_neutral(value)) for name, value in values.items()])
+
+
+def id_text(value: object) -> str:
+    """A message id or correlation id as text; "" for none."""
+    if value is None:
+        return ""
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(to_neutral(value))
+
+
+def _decimal(raw: bytes) -> Decimal:
+    exponent_bits, bias, digits = _DECIMALS[len(raw)]
+    bits = int.from_bytes(raw)
+    width = len(raw) * 8
+    sign = bits >> (width - 1)
+    top = bits >> (width - 6) & 0x1F
+    if top >> 1 == 0b1111:
+        return Decimal("NaN") if top & 1 else Decimal("-Infinity" if sign else "Infinity")
+    if top >> 3 == 0b11:
+        low = width - exponent_bits - 3
+        exponent = bits >> low & ((1 << exponent_bits) - 1)
+        coefficient = bits & ((1 << low) - 1) | 0b100 << low
+    else:
+        low = width - exponent_bits - 1
+        exponent = bits >> low & ((1 << exponent_bits) - 1)
+        coefficient = bits & ((1 << low) - 1)
+    if coefficient >= 10**digits:
+        coefficient = 0  # IEEE 754: what is too large for its digits is zero
+    return Decimal((sign, tuple([int(digit) for digit in str(coefficient)]), exponent - bias))
+
 
 # What several protocols know, under the names that they agree on.
 _PRIORITY: Final = "priority"
@@ -50,7 +164,11 @@ _HEAD: Final = "head"
 _FOOTER: Final = "footer"
 _BASIC_TYPE: Final = "x-basic-type"
 _APP_ID: Final = "x-basic-app-id"
-_MAX_TTL: Final = (1 << 32) - 1
+_MAX_UINT: Final = (1 << 32) - 1
+# Properties that JMS has among those of the application, under these names.
+_JMS_USER: Final = "JMSXUserID"
+_JMS_GROUP: Final = "JMSXGroupID"
+_JMS_SEQUENCE: Final = "JMSXGroupSeq"
 
 
 def decode_properties(raw: bytes) -> Properties:
@@ -90,6 +208,10 @@ def properties_of(head: Head) -> Properties:
 
 def _headers(head: Head) -> dict[str, object]:
     headers: dict[str, object] = {}
+    for name, index in ((_JMS_USER, USER_ID), (_JMS_GROUP, GROUP_ID), (_JMS_SEQUENCE, GROUP_SEQUENCE)):
+        said = head.property_field(index)
+        if said is not None:
+            headers[name] = said.decode(errors="replace") if isinstance(said, bytes) else to_neutral(said)
     for name, value in (head.annotations or Map()).texts().items():
         if name.startswith("x-") and name not in (_BASIC_TYPE, _APP_ID):
             headers[name] = to_neutral(value)
@@ -127,7 +249,7 @@ def _header(properties: Properties, was: Properties, old: Head) -> list[object] 
     if properties.expiration != was.expiration:
         text = properties.expiration
         is_time = text.isascii() and text.isdecimal() and len(text) <= 10
-        fields[TTL] = UInt(min(int(text), _MAX_TTL)) if is_time else None
+        fields[TTL] = UInt(min(int(text), _MAX_UINT)) if is_time else None
     priority = properties.extra.get(_PRIORITY)
     if isinstance(priority, int) and fields[PRIORITY] is None:
         fields[PRIORITY] = UByte(min(max(priority, 0), 255))
@@ -149,6 +271,11 @@ def _properties(properties: Properties, was: Properties, old: Head) -> list[obje
             fields[index] = _field(index, text)
     if properties.message_type != was.message_type:
         fields[SUBJECT] = properties.message_type or None
+    group, sequence = properties.headers.get(_JMS_GROUP), properties.headers.get(_JMS_SEQUENCE)
+    if isinstance(group, str) and group != was.headers.get(_JMS_GROUP):
+        fields[GROUP_ID] = group
+    if isinstance(sequence, int) and 0 <= sequence <= _MAX_UINT and sequence != was.headers.get(_JMS_SEQUENCE):
+        fields[GROUP_SEQUENCE] = UInt(sequence)
     timestamp = properties.extra.get(_TIMESTAMP)
     if isinstance(timestamp, int) and fields[CREATION_TIME] is None:
         fields[CREATION_TIME] = Timestamp(min(timestamp * 1000, (1 << 63) - 1))

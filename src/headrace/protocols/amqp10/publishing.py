@@ -1,23 +1,22 @@
-"""What comes in on a link to the core's publish; outcomes when the commit is safe. Pieces and credit: incoming.py."""
+"""What comes in on a link to the core's publish; outcomes when the commit is safe. Pieces and credit: links.py."""
 
 from collections import deque
 from typing import Final, final
 
-from headrace.core.address import is_address
-from headrace.core.definition import QueueDefinition
 from headrace.core.properties import Properties
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.routing.address import is_address
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import ADDRESS, ANONYMOUS, EXCHANGE, QUEUE, TOPIC, Node, parse_node
 from headrace.protocols.amqp10.conditions import error_for
+from headrace.protocols.amqp10.context import ConnectionContext
 from headrace.protocols.amqp10.frames import INVALID_FIELD, NOT_IMPLEMENTED, UNAUTHORIZED
-from headrace.protocols.amqp10.head import SUBJECT, TO, USER_ID, Head, decode_head
-from headrace.protocols.amqp10.incoming import Incoming, IncomingLink, Sink
-from headrace.protocols.amqp10.peer import Peer
+from headrace.protocols.amqp10.links import Incoming, IncomingLink, Sink
+from headrace.protocols.amqp10.performatives import ACCEPTED, RELEASED, Rejected, Transactional
 from headrace.protocols.amqp10.properties import expires_us, properties_of
-from headrace.protocols.amqp10.sections import parts, split
-from headrace.protocols.amqp10.states import ACCEPTED, RELEASED, Rejected, Transactional
+from headrace.protocols.amqp10.sections import SUBJECT, TO, USER_ID, Head, decode_head, parts, split
 from headrace.protocols.amqp10.types import Map
 
 PROTOCOL: Final = "amqp10"
@@ -77,7 +76,7 @@ class Way:
 class Publisher(Sink):
     """Publishes what comes in on one link."""
 
-    def __init__(self, peer: Peer, node: Node, owns_queue: bool = False) -> None:
+    def __init__(self, peer: ConnectionContext, node: Node, owns_queue: bool = False) -> None:
         self._peer = peer
         self._node = node
         self._owns_queue = owns_queue
@@ -219,7 +218,7 @@ def _milliseconds(head: Head, name: str) -> int:
     return int(value)
 
 
-def check_target(peer: Peer, node: Node, capabilities: list[str]) -> None:
+def check_target(peer: ConnectionContext, node: Node, capabilities: list[str]) -> None:
     """Have a target that messages can be sent to. A queue asked for by its capability is made if it is not there.
 
     Raises NotFound, AccessRefused.

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final, final
 
-from headrace.core.arguments import MAX_DEPTH
+from headrace.core.properties import MAX_DEPTH
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.frames import DECODE_ERROR

@@ -12,13 +12,13 @@ from headrace.errors import (
     ResourceLocked,
     Unavailable,
 )
-from headrace.protocols.amqp10.head import SUBJECT, TO, Head
-from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
+from headrace.protocols.amqp10.properties import from_neutral, to_neutral
+from headrace.protocols.amqp10.sections import SUBJECT, TO, Head
 from headrace.protocols.amqp10.types import Int, Map, UInt, ULong
 
 if TYPE_CHECKING:
-    from headrace.core.queue import Queue
-    from headrace.protocols.amqp10.peer import Peer
+    from headrace.core.queue.queue import Queue
+    from headrace.protocols.amqp10.context import ConnectionContext
 
 OK: Final = 200
 CREATED: Final = 201
@@ -47,7 +47,7 @@ class Request:
 
     __slots__ = ("_head", "body", "peer")
 
-    def __init__(self, peer: "Peer", head: Head, body: object) -> None:
+    def __init__(self, peer: "ConnectionContext", head: Head, body: object) -> None:
         self.peer = peer
         self._head = head
         self.body = body
@@ -107,7 +107,7 @@ def refusal(error: HeadraceError, is_by_path: bool) -> Reply:
     return Reply(status, str(error) if is_by_path else None, str(error))
 
 
-def described_queue(peer: "Peer", queue: "Queue") -> Map:
+def described_queue(peer: "ConnectionContext", queue: "Queue") -> Map:
     """What there is to say of a queue."""
     definition = queue.definition
     arguments = {"x-queue-type": definition.kind, **definition.arguments}

@@ -6,7 +6,8 @@ the peer's window has no room for waits here, and meanwhile no link of the sessi
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import HeadraceError, ProtocolError
@@ -24,17 +25,14 @@ from headrace.protocols.amqp10.frames import (
     UNATTACHED_HANDLE,
     WINDOW_VIOLATION,
 )
-from headrace.protocols.amqp10.incoming import IncomingLink
-from headrace.protocols.amqp10.link import Link
-from headrace.protocols.amqp10.outgoing import OutgoingLink
-from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
-from headrace.protocols.amqp10.states import ACCEPTED, State
-from headrace.protocols.amqp10.subscribing import refusal_of
+from headrace.protocols.amqp10.links import IncomingLink, Link, OutgoingLink
+from headrace.protocols.amqp10.performatives import ACCEPTED, Attach, Begin, Detach, Disposition, Flow, State, Transfer
+from headrace.protocols.amqp10.subscriptions import refusal_of
 from headrace.protocols.answers import Answers
 
 if TYPE_CHECKING:
+    from headrace.protocols.amqp10.context import ConnectionContext
     from headrace.protocols.amqp10.coordinator import Transactions
-    from headrace.protocols.amqp10.peer import Peer
 
 _SERIAL: Final = 0xFFFFFFFF
 _HALF: Final = 0x80000000
@@ -46,7 +44,7 @@ class Session:
 
     def __init__(
         self,
-        peer: "Peer",
+        peer: "ConnectionContext",
         channel: int,
         begin: Begin,
         transactions: "Transactions",
@@ -60,6 +58,8 @@ class Session:
         self.is_closing = False
         """Whether we ended it and wait for the peer to say that it knows."""
         self._links: dict[int, Link] = {}
+        self._by_name: dict[tuple[str, bool], Link] = {}
+        """The same by their names and whether the peer receives on them."""
         self._detached: set[int] = set()
         """Handles that we detached and the peer has not detached yet."""
         self._most_handles = min(begin.handle_max, HANDLE_MAX)
@@ -98,15 +98,16 @@ class Session:
             raise ProtocolError(FRAMING_ERROR, f"handle {attach.handle} is above the agreed {self._most_handles}")
         if attach.handle in self._links:
             raise ProtocolError(HANDLE_IN_USE, f"handle {attach.handle} is that of another link")
-        for link in self.links():
-            if link.name == attach.name and link.attach.is_receiver == attach.is_receiver:
-                link.steal()
+        former = self._by_name.get((attach.name, attach.is_receiver))
+        if former is not None:
+            former.steal()
         self._detached.discard(attach.handle)
         made = attach_link(self, attach)
         if made is None:
             self._detached.add(attach.handle)
         else:
             self._links[attach.handle] = made
+            self._by_name[attach.name, attach.is_receiver] = made
             made.refresh()
 
     def detach(self, detach: Detach) -> None:
@@ -117,6 +118,7 @@ class Session:
             self._detached.discard(detach.handle)
             return
         link.is_over = True
+        self._forget_name(link)
         link.end(detach.closed)
         self.flush_answers()
         self.way_out.hold()  # what goes with the link stays gone
@@ -127,6 +129,12 @@ class Session:
         if self._links.get(link.handle) is link:
             del self._links[link.handle]
             self._detached.add(link.handle)
+            self._forget_name(link)
+
+    def _forget_name(self, link: Link) -> None:
+        key = (link.name, link.attach.is_receiver)
+        if self._by_name.get(key) is link:
+            del self._by_name[key]
 
     def links(self) -> list[Link]:
         return list(self._links.values())
@@ -142,9 +150,12 @@ class Session:
     def end(self) -> None:
         """The session is over: its links are detached, and none of them can send any more."""
         links, self._links = self._links, {}
+        self._by_name.clear()
+        leaving: list[Iterator[None]] = []
         for link in links.values():
             link.is_over = True
-            link.end(False)
+            leaving.append(link.end_with_session())
+        self.peer.broker.in_steps(chain.from_iterable(leaving))
         self._waiting.clear()
         self.sent.clear()
         self.received.clear()

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.access import Access
-from headrace.core.account import Account
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Account, Login
 from headrace.core.hosts import Hosts
-from headrace.core.logins import Login
 from headrace.core.properties import NativeCodec, Properties
 from headrace.core.publisher import Publisher
-from headrace.core.topology import DEFAULT_HOST
+from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, NotFound, ProtocolError, Refused, TooLarge
 from headrace.model import NATIVE
 from headrace.net.datagrams import DatagramHandler, DatagramListener, Peer

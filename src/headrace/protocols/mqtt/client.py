@@ -1,29 +1,146 @@
-"""The client's end of a session: what core delivers, as packets. What the client asks for is in connection.py."""
+"""The client's end of a session: messages and queue deliveries as packets. Requests are in connection.py."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.delivery import UNLIMITED, Consumer, Delivery
-from headrace.core.envelope import Mark, marked, read_mark
-from headrace.core.session import Session
-from headrace.core.subscriber import Outlet, Subscriber
-from headrace.core.subscription import AT_LEAST_ONCE, BEST_EFFORT, EXACTLY_ONCE, Grant, Subscription, merged
-from headrace.core.topology import topic_of
-from headrace.errors import Corrupt, ProtocolError
-from headrace.model import Message
+from headrace.core.pubsub.session import (
+    AT_LEAST_ONCE,
+    BEST_EFFORT,
+    EXACTLY_ONCE,
+    Grant,
+    Mark,
+    Outlet,
+    Subscriber,
+    Subscription,
+    marked,
+    merged,
+    read_mark,
+)
+from headrace.core.queue.definition import EPHEMERAL
+from headrace.core.queue.dispatch import UNLIMITED, Consumer, Delivery
+from headrace.core.queue.group import STREAM_MODE, mode_to_join
+from headrace.core.queue.queue import Queue
+from headrace.core.queue.stream import StreamGroup
+from headrace.core.routing.address import format_message_id
+from headrace.core.routing.topology import topic_of
+from headrace.errors import Corrupt, ProtocolError, Refused
+from headrace.model import Message, Source
 from headrace.protocols.mqtt.encoding import PublishEncoder
 from headrace.protocols.mqtt.outbox import LOG_IDENTIFIERS, Outbox
 from headrace.protocols.mqtt.outlet import Aliases, AliasOutlet, own_properties
 from headrace.protocols.mqtt.packets import V5, Connect
-from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
-from headrace.protocols.mqtt.queue_reader import QueueReader
-from headrace.protocols.mqtt.reasons import NOT_AUTHORIZED
+from headrace.protocols.mqtt.properties import REASON_STRING, PropertyList, encode_user_property
+from headrace.protocols.mqtt.reasons import IMPLEMENTATION_SPECIFIC_ERROR, NOT_AUTHORIZED
 from headrace.protocols.mqtt.server import Host, Server
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
     from headrace.protocols.mqtt.connection import Connection
 
+
+@final
+class QueueReader:
+    """One client's membership in one group of one queue."""
+
+    __slots__ = ("_client", "_group", "_origin", "_qos", "_queue", "_root", "_source", "consumer", "is_stream")
+
+    def __init__(self, client: "Client", queue: str, root: str, qos: int) -> None:
+        self._client = client
+        self._queue = queue
+        self._qos = qos
+        self._root = root
+        """The address that the client has for the queue, without a key."""
+        self._group = b""
+        self._source: Source | None = None
+        self._origin = b""
+        self.is_stream = False
+        # At QoS 0 nothing is acknowledged; only streams and ephemeral queues can be read so.
+        self.consumer = Consumer(client.client_id, self._deliver, client.prefetch, auto_ack=qos == 0)
+        self.consumer.owner = client
+        self.consumer.allowance = client.allowance
+
+    def open(self, group: str, key_filter: str, position: str, auto_commit: bool, mode: str) -> None:
+        """Become a member. Raises Refused where the queue or the group does not allow it."""
+        broker = self._client.host.broker
+        queue = broker.addressed(self._queue, self._client)
+        joined = mode_to_join(queue, group, mode)
+        self.is_stream = joined == STREAM_MODE
+        if not self._qos and not (self.is_stream or queue.definition.kind == EPHEMERAL):
+            raise Refused(f"queue '{self._queue}' takes no subscription at QoS 0: its messages must be acknowledged")
+        self.consumer.cancelled = lambda: self._cancelled(queue)
+        members = broker.consume(
+            self._queue, self.consumer, group, key_filter, joined, position or None, auto_commit=auto_commit
+        )
+        self._group = encode_user_property("group-id", members.name) + encode_user_property("queue", self._queue)
+
+    def close(self) -> None:
+        """Leave the group; what is unsettled goes back in line."""
+        self._client.host.broker.cancel(self.consumer)
+
+    def _cancelled(self, queue: Queue) -> None:
+        """The queue went away. Who waits for what a damaged one holds is told by the end of its connection: MQTT has no
+        other word for it."""
+        if queue.refusal is not None:
+            self._client.refuse(ProtocolError(IMPLEMENTATION_SPECIFIC_ERROR, str(queue.refusal)))
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        client = self._client
+        now_us = client.now_us()
+        settles = self.is_stream or client.version != V5
+        for delivery in deliveries:
+            message = delivery.message
+            properties = self._properties(delivery, now_us) if client.version == V5 else b""
+            packet = PublishEncoder(client.version, self._topic(message.source), message.payload, properties)
+            if self._qos:
+                client.outbox.deliver(packet, 1, False, delivery, 0, settles)
+            else:
+                client.send_plain(packet, False)
+
+    def _topic(self, source: Source) -> str:
+        """An address is kept as it was published; what came another way has the queue's own."""
+        topic = source.topic
+        if topic == self._root or (topic.startswith(self._root) and topic[len(self._root)] == "/"):
+            return topic
+        return self._root
+
+    def _properties(self, delivery: Delivery, now_us: int) -> bytes:
+        message = delivery.message
+        said = own_properties(self._client.host.broker, message, message.properties, now_us)
+        place = encode_user_property("message-id", format_message_id(self._queue, delivery.offset))
+        offset = encode_user_property("offset", str(delivery.offset))
+        parts = [said, place, self._group, offset, self._origin_of(message)]
+        if self.is_stream:
+            parts += _stream_properties(delivery)
+        return b"".join(parts)
+
+    def _origin_of(self, message: Message) -> bytes:
+        """Who published what; the same for all messages of one source."""
+        source = message.source
+        if source is not self._source:
+            self._source = source
+            self._origin = b"".join(
+                (
+                    encode_user_property("x-source-topic", source.topic),
+                    encode_user_property("client_id", source.client_id),
+                    encode_user_property("protocol", source.protocol),
+                )
+            )
+        return self._origin
+
+
+def _stream_properties(delivery: Delivery) -> list[bytes]:
+    said = [("x-stream-offset", str(delivery.offset))]
+    said.append(("x-stream-timestamp", str(delivery.message.timestamp_us // 1000)))
+    progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
+    if progress is not None:
+        primary, committed = progress
+        is_done = "true" if delivery.offset < committed else "false"
+        said += [("x-work-group", primary), ("x-work-committed-offset", str(committed))]
+        said += [("x-work-acked", is_done), ("x-primary-group-processed", is_done)]
+    return [encode_user_property(name, value) for name, value in said]
+
+
+_SLACK: Final = 16
 _REPLAYED_AT_ONCE: Final = 256
 _REASON_CHARACTERS: Final = 1000
 _REASON_SPARE: Final = 64
@@ -41,6 +158,7 @@ class Client(Subscriber):
         "_is_full",
         "_replaying",
         "_replays",
+        "_swept_at",
         "aliases",
         "client_id",
         "host",
@@ -58,7 +176,7 @@ class Client(Subscriber):
     )
 
     def __init__(self, connection: "Connection", wire: "Wire", host: Host, server: Server, connect: Connect) -> None:
-        self.session: Session | None = None
+        self.session = None
         self._connection = connection
         self.wire = wire
         self.host = host
@@ -79,6 +197,8 @@ class Client(Subscriber):
         """Its queue subscriptions, by topic filter."""
         self._consumers: list[Consumer] = []
         """On its log and on what it shares; some may have left."""
+        self._swept_at = _SLACK
+        """From how many on those that left are taken out."""
         self._replays: dict[str, Subscription] = {}
         """Subscriptions whose retained messages it is still to get."""
         self._replaying: tuple[Iterator[str], Subscription] | None = None
@@ -97,7 +217,9 @@ class Client(Subscriber):
             consumer = Consumer(self.client_id, lambda found: self._deliver_shared(subscription, found), self.prefetch)
             consumer.auto_ack = subscription.assurance == BEST_EFFORT
         consumer.allowance = self.allowance
-        self._consumers = [other for other in self._consumers if other.group is not None]
+        if len(self._consumers) >= self._swept_at:
+            self._consumers = [other for other in self._consumers if other.group is not None]
+            self._swept_at = 2 * len(self._consumers) + _SLACK
         self._consumers.append(consumer)
         return consumer
 

@@ -1,18 +1,24 @@
-"""One client's connection: from CONNECT to the end. What the packets ask for is done next door."""
+"""One client's connection: from CONNECT to the end. Other files do what its packets ask for."""
 
-from typing import Final, final
+import secrets
+from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.account import Account
+from headrace.config.settings import MqttSettings
+from headrace.core.access.logins import Account, Admit, Login
+from headrace.core.access.permissions import Rights
+from headrace.core.access.users import GUEST
+from headrace.core.flow import Holding
 from headrace.core.publisher import Publisher
-from headrace.errors import HeadraceError, ProtocolError
-from headrace.model import MQTT5
-from headrace.net.connection import BY_BROKER, Wire
+from headrace.core.pubsub.session import FOREVER, Envelope, Will
+from headrace.core.routing.topology import DEFAULT_HOST
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
+from headrace.model import MQTT5, Message, Source
+from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.mqtt.client import Client
 from headrace.protocols.mqtt.codec import Decoder
 from headrace.protocols.mqtt.encoding import PING_RESPONSE, encode_connack, encode_disconnect
-from headrace.protocols.mqtt.handshake import PROTOCOL, Handshake, kept_seconds
 from headrace.protocols.mqtt.packets import (
     PUBACK,
     PUBCOMP,
@@ -30,19 +36,183 @@ from headrace.protocols.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
-from headrace.protocols.mqtt.property_list import REASON_STRING, PropertyList
+from headrace.protocols.mqtt.properties import (
+    ASSIGNED_CLIENT_IDENTIFIER,
+    MAXIMUM_PACKET_SIZE,
+    REASON_STRING,
+    RECEIVE_MAXIMUM,
+    RESPONSE_INFORMATION,
+    SERVER_KEEP_ALIVE,
+    SESSION_EXPIRY,
+    TOPIC_ALIAS_MAXIMUM,
+    PropertyList,
+)
 from headrace.protocols.mqtt.publishing import Inbox
 from headrace.protocols.mqtt.reasons import (
+    BAD_AUTHENTICATION_METHOD,
+    BAD_USER_NAME_OR_PASSWORD,
+    CLIENT_IDENTIFIER_NOT_VALID,
     KEEP_ALIVE_TIMEOUT,
     NORMAL_DISCONNECTION,
+    NOT_AUTHORIZED,
     PROTOCOL_ERROR,
+    QUOTA_EXCEEDED,
     SERVER_SHUTTING_DOWN,
     SESSION_TAKEN_OVER,
+    SUCCESS,
+    TOPIC_NAME_INVALID,
 )
-from headrace.protocols.mqtt.server import Server
-from headrace.protocols.mqtt.subscribing import resume, subscribe, unsubscribe
+from headrace.protocols.mqtt.server import Host, Server
+from headrace.protocols.mqtt.subscriptions import resume, subscribe, unsubscribe
+
+if TYPE_CHECKING:
+    from headrace.net.connection import Wire
+
+PROTOCOL: Final = "mqtt"
+_MOST: Final = 65_535
+_ASSIGNED_PREFIX: Final = "auto-"
+_FOREVER: Final = 0xFFFF_FFFF
+
+
+@final
+class Handshake:
+    """One CONNECT, from the login to the CONNACK."""
+
+    def __init__(self, server: Server, wire: "Wire", connect: Connect) -> None:
+        """Raises ProtocolError for what cannot be served, before anything is done."""
+        self._server = server
+        self._wire = wire
+        self.connect = connect
+        self._is_assigned = not connect.client_id
+        if connect.authentication_method is not None:  # MQTT 5 [4.12]
+            method = connect.authentication_method
+            raise ProtocolError(BAD_AUTHENTICATION_METHOD, f"there is no authentication method {method[:64]!r} here")
+        if self._is_assigned:
+            if connect.version != V5 and not connect.clean_start:  # MQTT 3.1.1 [MQTT-3.1.3-8]
+                raise ProtocolError(CLIENT_IDENTIFIER_NOT_VALID, "a session that is kept needs a client identifier")
+            connect.client_id = _ASSIGNED_PREFIX + secrets.token_urlsafe(12)
+        self._host_name, self._user = _split(connect.user_name)
+
+    @property
+    def lifetime_s(self) -> int:
+        """How long the session outlives the connection."""
+        return kept_seconds(self._server.limits, self.connect.session_expiry_seconds)
+
+    @property
+    def keep_alive_s(self) -> int:
+        """How often the client must be heard of; 0 for never. One that cannot be told another is taken at its word."""
+        asked = self.connect.keep_alive_seconds
+        most = min(_seconds(self._server.limits.max_keep_alive), _MOST)
+        is_too_long = most and (not asked or asked > most)
+        return most if is_too_long and self.connect.version == V5 else asked
+
+    # -- coming in ---------------------------------------------------------------------------------------------------
+
+    def log_in(self, admit: Admit) -> None:
+        """Have the login checked. Without a name, a client from this machine is guest."""
+        wire = self._wire
+        password: bytes | None = self.connect.password or b""
+        user = self._user
+        if self.connect.user_name is None:
+            if wire.certificate_name:
+                user, password = wire.certificate_name, None
+            elif wire.is_loopback:
+                user, password = GUEST, GUEST.encode()
+            else:
+                admit(None)
+                return
+        self._server.access.login(Login(user, password, wire.address, wire.is_loopback), admit)
+
+    def admit(self, account: Account | None) -> Account:
+        """Raises ProtocolError when the login was wrong."""
+        if account is not None:
+            return account
+        if self.connect.user_name is None:
+            raise ProtocolError(NOT_AUTHORIZED, "a user name and a password are needed")
+        raise ProtocolError(BAD_USER_NAME_OR_PASSWORD, "user name or password are wrong")
+
+    def enter(self, account: Account) -> tuple[Host, Rights]:
+        """The virtual host, and what the user may do there. Raises ProtocolError."""
+        host = self._server.find_host(self._host_name)
+        rights = self._server.access.rights(account, self._host_name) if host is not None else None
+        if host is None or rights is None:
+            raise ProtocolError(
+                NOT_AUTHORIZED, f"access to vhost '{self._host_name}' refused for user '{account.name}'"
+            )
+        sessions, most = host.broker.sessions, self._server.limits.max_sessions
+        if len(sessions) >= most and sessions.get(self.connect.client_id) is None:
+            raise ProtocolError(QUOTA_EXCEEDED, f"vhost '{self._host_name}' has {most} sessions and may have no more")
+        if not account.connect():
+            raise ProtocolError(
+                QUOTA_EXCEEDED, f"user '{account.name}' has {account.connections} connections and may have no more"
+            )
+        return host, rights
+
+    def will(self, publisher: Publisher) -> Will | None:
+        """What is to be published when the client is lost. Raises ProtocolError when it may not be."""
+        will = self.connect.will
+        if will is None:
+            return None
+        try:
+            publisher.check(will.topic)
+        except Refused as error:
+            code = NOT_AUTHORIZED if isinstance(error, AccessRefused) else TOPIC_NAME_INVALID
+            raise ProtocolError(code, f"the will: {error}") from error
+        source = Source(will.topic, "", self.connect.client_id, PROTOCOL, MQTT5)
+        message = Message(source, will.payload, self._server.clock.now_us(), will.properties.raw)
+        expires_s = will.properties.expiry_seconds
+        return Will(
+            Envelope(message, will.qos, will.retain), will.delay_seconds, 0 if expires_s is None else max(1, expires_s)
+        )
+
+    # -- what the client is told -------------------------------------------------------------------------------------
+
+    def answer(self, session_present: bool) -> None:
+        """CONNACK."""
+        connect = self.connect
+        properties = self._properties() if connect.version == V5 else None
+        self._wire.send(encode_connack(connect.version, session_present, SUCCESS, properties))
+
+    def _properties(self) -> PropertyList:
+        connect, limits = self.connect, self._server.limits
+        said = PropertyList()
+        if limits.receive_maximum < _MOST:
+            said.numbers[RECEIVE_MAXIMUM] = limits.receive_maximum
+        said.numbers[MAXIMUM_PACKET_SIZE] = self._server.max_packet_bytes
+        said.numbers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+        if self.lifetime_s != kept_seconds(None, connect.session_expiry_seconds):
+            said.numbers[SESSION_EXPIRY] = self.lifetime_s
+        if self._is_assigned:
+            said.texts[ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+        if self.keep_alive_s != connect.keep_alive_seconds:
+            said.numbers[SERVER_KEEP_ALIVE] = self.keep_alive_s
+        if connect.wants_response_information:
+            said.texts[RESPONSE_INFORMATION] = f"responses/{connect.client_id}"
+        return said
+
+
+def kept_seconds(limits: MqttSettings | None, asked_seconds: int) -> int:
+    """How long a session is kept, as core says it: as long as was asked for, up to the limit."""
+    most = 0 if limits is None else _seconds(limits.max_session_expiry)
+    if asked_seconds == _FOREVER:
+        return most or FOREVER
+    return min(asked_seconds, most) if most else asked_seconds
+
+
+def _seconds(milliseconds: int) -> int:
+    """Whole seconds: the protocol has no others."""
+    return -(-milliseconds // 1000)
+
+
+def _split(user_name: str | None) -> tuple[str, str]:
+    """The virtual host and the user: `host:user`, or the default host's user."""
+    name = user_name or ""
+    host, colon, user = name.rpartition(":")
+    return (host, user) if colon and host else (DEFAULT_HOST, name)
+
 
 MAX_CONNECT_BYTES: Final = 512 << 10
+_SMALL_BYTES: Final = 4096
 """How long a CONNECT may be: nobody has logged in yet."""
 
 
@@ -52,10 +222,12 @@ class Connection(Handler):
 
     __slots__ = (
         "_account",
+        "_buffered_bytes",
         "_client",
         "_decoder",
         "_handshake",
         "_held",
+        "_holding",
         "_inbox",
         "_is_ending",
         "_is_paused",
@@ -75,6 +247,9 @@ class Connection(Handler):
         """What came while the login was being checked."""
         self._is_ending = False
         self._is_paused = False
+        self._buffered_bytes = 0
+        """What waits in front of this: see `buffered`."""
+        self._holding = Holding(self._pause_intake, self._refuse_intake)
 
     # -- what net calls ----------------------------------------------------------------------------------------------
 
@@ -89,6 +264,11 @@ class Connection(Handler):
                 raise self._decoder.failure
         except ProtocolError as error:
             self.end(error)
+        self._note_intake()
+
+    def buffered(self, size_bytes: int) -> None:
+        self._buffered_bytes = size_bytes if size_bytes > _SMALL_BYTES else 0
+        self._note_intake()
 
     def hold_output(self, is_held: bool) -> None:
         if self._client is not None:
@@ -105,6 +285,8 @@ class Connection(Handler):
         self.end(ProtocolError(SERVER_SHUTTING_DOWN, "the broker stops"))
 
     def lost(self) -> None:
+        self._held = []
+        self._drop_intake()
         self._leave(with_will=True)
 
     def facts(self) -> ConnectionFacts | None:
@@ -187,7 +369,7 @@ class Connection(Handler):
         self._account = account
         self._client = client = Client(self, wire, host, self._server, connect)
         host.add(self, account)
-        self._decoder.max_packet_bytes = self._server.limits.max_packet_bytes
+        self._decoder.max_packet_bytes = self._server.max_packet_bytes
         publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
         will = handshake.will(publisher)
         lifetime_s = handshake.lifetime_s
@@ -280,6 +462,7 @@ class Connection(Handler):
         if self._is_ending or wire is None:
             return
         self._is_ending = True
+        self._drop_intake()
         client = self._client
         has_session = client is not None and client.session is not None
         self._leave(with_will=True)
@@ -315,6 +498,27 @@ class Connection(Handler):
         client.host.broker.sessions.leave(client, with_will)
         client.host.remove(self, account)
         account.disconnect()
+
+    def _note_intake(self) -> None:
+        """Tell how much memory is taken by a packet that is not whole."""
+        size_bytes = 0 if self._is_ending else self._decoder.held_bytes + self._buffered_bytes
+        if size_bytes != self._holding.size_bytes:
+            self._server.intake.note(self._holding, size_bytes)
+
+    def _drop_intake(self) -> None:
+        self._decoder.clear()
+        self._buffered_bytes = 0
+        self._note_intake()
+
+    def _pause_intake(self, is_paused: bool) -> None:
+        if self._wire is not None:
+            if is_paused:
+                self._wire.pause_reading(BY_INTAKE)
+            else:
+                self._wire.resume_reading(BY_INTAKE)
+
+    def _refuse_intake(self, error: HeadraceError) -> None:
+        self.end(ProtocolError(QUOTA_EXCEEDED, str(error)))
 
     def _meter(self, inbox: Inbox) -> None:
         """A user that sends more than it may is not heard for a while."""

@@ -5,7 +5,7 @@ from typing import Final, final
 
 from headrace.protocols.mqtt.fields import encode_binary, encode_length
 from headrace.protocols.mqtt.packets import CONNACK, DISCONNECT, PUBLISH, PUBREL, SUBACK, UNSUBACK, V5
-from headrace.protocols.mqtt.property_list import PropertyList
+from headrace.protocols.mqtt.properties import PropertyList
 from headrace.protocols.mqtt.reasons import CONNACK_OF_MQTT_3, FAILURE
 
 PING_RESPONSE: Final = b"\xd0\x00"

@@ -3,7 +3,7 @@
 import struct
 from typing import Final, final
 
-from headrace.core.topics import check_filter, check_topic
+from headrace.core.routing.topics import check_filter, check_topic
 from headrace.errors import ProtocolError, Refused
 from headrace.protocols.mqtt.reasons import MALFORMED_PACKET, PROTOCOL_ERROR, TOPIC_FILTER_INVALID, TOPIC_NAME_INVALID
 

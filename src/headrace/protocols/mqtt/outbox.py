@@ -7,8 +7,8 @@ again, even after a restart, has the same one; all others have one from the uppe
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.delivery import Delivery
-from headrace.core.group import ACK
+from headrace.core.queue.dispatch import Delivery
+from headrace.core.queue.group import ACK
 from headrace.errors import HeadraceError, Refused
 from headrace.protocols.mqtt.encoding import PublishEncoder, encode_acknowledgement
 from headrace.protocols.mqtt.packets import PUBREL
@@ -42,7 +42,7 @@ class Outbox:
         "_memory",
         "_memory_bytes",
         "_receipts",
-        "_safe",
+        "_storing",
         "_waiting",
         "_window",
     )
@@ -60,8 +60,8 @@ class Outbox:
         """What nobody else keeps: no more than the limits allow, the oldest makes room."""
         self._memory_bytes = 0
         self._last = _LAST
-        self._safe: list[int] | None = None
-        """Received identifiers that are being stored: they are released when that is done."""
+        self._storing: list[tuple[int, list[int]]] = []
+        """Received identifiers by the turn that stores them; PUBREL follows when that turn is stored."""
 
     @property
     def waiting(self) -> int:
@@ -179,10 +179,12 @@ class Outbox:
         client.host.broker.sessions.complete(session, number)
         if not session.is_stored:
             self._release(number)
-        elif self._safe is not None:
-            self._safe.append(number)
+            return
+        turn = client.host.broker.turn_number
+        if self._storing and self._storing[-1][0] == turn:
+            self._storing[-1][1].append(number)
         else:
-            self._safe = [number]
+            self._storing.append((turn, [number]))
             client.host.broker.when_safe(self._stored)
 
     def completed(self, number: int) -> None:
@@ -199,11 +201,14 @@ class Outbox:
             self._release(number)
 
     def _stored(self, error: HeadraceError | None) -> None:
-        """From now on no crash makes us send these again: the client may forget that it has them."""
+        """No crash makes the broker send the oldest of them again: the client may forget that it has them.
+
+        Turns are stored in order, so each call is about the oldest batch, also after a turn was tried again.
+        """
         if error is not None:  # what could not be stored is tried again
             self._client.host.broker.when_safe(self._stored)
             return
-        numbers, self._safe = self._safe or [], None
+        _, numbers = self._storing.pop(0)
         for number in numbers:
             self._release(number)
 

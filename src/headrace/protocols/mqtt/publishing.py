@@ -1,28 +1,79 @@
-"""PUBLISH to core's publish: QoS 1 and 2 answered when the message is safe, settlements of queues. One per client."""
+"""PUBLISH to core's publish, answered when the message is safe, and settlements by topic. One per client."""
 
 import struct
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.account import Account
-from headrace.core.address import is_read_address, parse_address
+from headrace.core.access.logins import Account
+from headrace.core.access.permissions import Rights
 from headrace.core.publisher import Publisher
-from headrace.core.rights import Rights
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.core.queue.group import ACK as ACKED
+from headrace.core.queue.group import NACK as NACKED
+from headrace.core.queue.group import REJECT as REJECTED
+from headrace.core.routing.address import (
+    ACK,
+    COMMIT,
+    NACK,
+    REJECT,
+    Address,
+    is_read_address,
+    parse_address,
+    parse_message_id,
+)
+from headrace.errors import HeadraceError, ProtocolError, Refused
 from headrace.protocols.mqtt.encoding import encode_acknowledgement
-from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish
+from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, V5, Publish, UserProperties
 from headrace.protocols.mqtt.reasons import (
     FAILURE,
     NO_MATCHING_SUBSCRIBERS,
     PACKET_IDENTIFIER_NOT_FOUND,
     RECEIVE_MAXIMUM_EXCEEDED,
     SUCCESS,
+    code_of,
+    code_of_publish,
 )
-from headrace.protocols.mqtt.refusals import code_of, code_of_publish
-from headrace.protocols.mqtt.settling import settle
 
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.client import Client
+
+MESSAGE_ID: Final = "message-id"
+GROUP_ID: Final = "group-id"
+_OUTCOMES: Final[Mapping[str, int]] = {ACK: ACKED, NACK: NACKED, REJECT: REJECTED}
+
+
+def settle(client: "Client", address: Address, user: UserProperties) -> None:
+    """End the delivery that the user properties name. Raises Refused when they name none that is pending."""
+    said = dict(user)
+    group = said.get(GROUP_ID) or said.get("x-group-id", "")
+    broker = client.host.broker
+    if address.verb == COMMIT and MESSAGE_ID not in said and "x-offset" in said:
+        offset = _number(said["x-offset"])
+        _check(group, GROUP_ID, address)
+        broker.groups.commit(address.queue, group, offset)
+        return
+    message_id = said.get(MESSAGE_ID, "")
+    _check(message_id, MESSAGE_ID, address)
+    _check(group, GROUP_ID, address)
+    queue, offset = parse_message_id(message_id)
+    if queue and queue != address.queue:
+        raise Refused(f"message {message_id!r} is not of queue {address.queue!r}")
+    if address.verb == COMMIT:
+        broker.groups.commit(address.queue, group, offset + 1)
+    else:
+        broker.groups.settle(address.queue, group, offset, _OUTCOMES[address.verb])
+
+
+def _check(value: str, name: str, address: Address) -> None:
+    if not value:
+        raise Refused(f"${address.verb} of queue {address.queue!r} needs the user property {name!r} of the delivery")
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 19):
+        raise Refused(f"x-offset {text[:32]!r} is not an offset")
+    return int(text)
+
 
 _PUBACK: Final = PUBACK << 12 | 2
 """The first two bytes of a PUBACK that says nothing but which."""
@@ -63,8 +114,8 @@ class Inbox:
         self._due = 0
         """How many messages of QoS 1 are not answered."""
         self._acked: list[int] = []
-        self._finishing: list[int] | None = None
-        """Released identifiers that are being stored: they are completed when that is done."""
+        self._finishing: list[tuple[int, list[int]]] = []
+        """Released identifiers by the turn that stores them; PUBCOMP follows when that turn is stored."""
         self._confirm = self._confirmed
 
     def publish(self, packet: Publish, now_us: int) -> None:
@@ -87,9 +138,7 @@ class Inbox:
         try:
             if self._account.is_metered:
                 self.published += 1
-            if "/$" in packet.topic and is_read_address(packet.topic) and self._settles(packet):
-                self._answer(packet, SUCCESS)
-            else:
+            if not ("/$" in packet.topic and is_read_address(packet.topic) and self._settles(packet)):
                 self._publish(packet, now_us)
         except HeadraceError as error:
             self._refuse(packet, error)
@@ -118,6 +167,7 @@ class Inbox:
             return False
         self.rights.check_topic_publish(packet.topic, self._client.client_id)
         settle(self._client, address, packet.properties.user)
+        self._answer_settled(packet, address.queue)
         return True
 
     def _expect(self, packet: Publish, reason: int) -> None:
@@ -165,6 +215,16 @@ class Inbox:
         fields = [field for number in numbers for field in (_PUBACK, number)]
         self._client.wire.send(struct.pack(f">{len(fields)}H", *fields))
 
+    def _answer_settled(self, packet: Publish, name: str) -> None:
+        """Answer in its turn, once no crash brings back what was settled."""
+        broker = self._client.host.broker
+        queue = broker.topology.queues.get(name)
+        if queue is None or not queue.durable:
+            self._answer(packet, SUCCESS)
+        elif packet.qos:
+            self._expect(packet, SUCCESS)
+            broker.when_safe(self._confirm)
+
     def _answer(self, packet: Publish, reason: int, said: str = "") -> None:
         """Answer in its turn a message that core does not keep."""
         if packet.qos:
@@ -200,18 +260,21 @@ class Inbox:
             self._complete(number, PACKET_IDENTIFIER_NOT_FOUND)
         elif not session.is_stored:
             self._complete(number)
-        elif self._finishing is not None:
-            self._finishing.append(number)
+        elif self._finishing and self._finishing[-1][0] == broker.turn_number:
+            self._finishing[-1][1].append(number)
         else:
-            self._finishing = [number]
+            self._finishing.append((broker.turn_number, [number]))
             broker.when_safe(self._finished)
 
     def _finished(self, error: HeadraceError | None) -> None:
-        """From now on no crash makes us take another message for one of these."""
+        """No crash makes the broker take another message for one of the oldest batch.
+
+        Turns are stored in order, so each call is about the oldest batch, also after a turn was tried again.
+        """
         if error is not None:  # what could not be stored is tried again
             self._client.host.broker.when_safe(self._finished)
             return
-        numbers, self._finishing = self._finishing or [], None
+        _, numbers = self._finishing.pop(0)
         for number in numbers:
             self._complete(number)
 

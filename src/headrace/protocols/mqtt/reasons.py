@@ -1,9 +1,21 @@
-"""The reason codes of MQTT 5 and the return codes of MQTT 3 that stand for them. Numbers and names only.
+"""The reason codes of MQTT 5, MQTT 3's return codes that stand for them, and the code of each error. No packets.
 
 Everything here speaks in the codes of MQTT 5; what an MQTT 3 client is told of one is looked up when it is written.
 """
 
 from typing import Final
+
+from headrace.errors import (
+    AccessRefused,
+    HeadraceError,
+    NotFound,
+    PreconditionFailed,
+    ProtocolError,
+    Refused,
+    ResourceLocked,
+    TooLarge,
+    Unavailable,
+)
 
 SUCCESS: Final = 0x00
 NORMAL_DISCONNECTION: Final = 0x00
@@ -75,3 +87,21 @@ OF_PUBACK: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x
 OF_PUBREL: Final = frozenset((0x00, 0x92))
 OF_DISCONNECT: Final = frozenset((0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99))
 OF_AUTH: Final = frozenset((0x18, 0x19))
+
+
+def code_of_publish(error: HeadraceError) -> int:
+    """The same for a message that core was to keep: when a queue does not take it, that is for its limits."""
+    return QUOTA_EXCEEDED if type(error) is Refused else code_of(error)
+
+
+def code_of(error: HeadraceError) -> int:
+    """The reason code of MQTT 5 for an error, in PUBACK, PUBREC and SUBACK."""
+    if isinstance(error, ProtocolError):
+        return error.code
+    if isinstance(error, AccessRefused | ResourceLocked):
+        return NOT_AUTHORIZED
+    if isinstance(error, TooLarge | PreconditionFailed | Unavailable):
+        return QUOTA_EXCEEDED
+    if isinstance(error, NotFound):
+        return UNSPECIFIED_ERROR
+    return UNSPECIFIED_ERROR if isinstance(error, Refused) else IMPLEMENTATION_SPECIFIC_ERROR

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import MqttSettings
-from headrace.core.access import Access
-from headrace.core.account import Account
+from headrace.core.access.access import Access
+from headrace.core.access.logins import Account
 from headrace.core.broker import Broker
+from headrace.core.flow import Intake
 from headrace.core.hosts import Hosts
-from headrace.core.subscription import Grant
-from headrace.protocols.mqtt.outlet import Fan, SharedOutlet
+from headrace.core.pubsub.session import Grant
+from headrace.protocols.mqtt.outlet import Counters, Fan, SharedOutlet, SystemTopics
 from headrace.protocols.mqtt.reasons import ADMINISTRATIVE_ACTION
-from headrace.protocols.mqtt.system_topics import Counters, SystemTopics
 
 if TYPE_CHECKING:
     from headrace.protocols.mqtt.connection import Connection
@@ -89,6 +89,16 @@ class Server:
         self.access = access
         self.clock = clock
         self.limits = limits or MqttSettings()
+
+    @property
+    def intake(self) -> Intake:
+        """What all connections hold that is not published yet."""
+        return self._hosts.intake
+
+    @property
+    def max_packet_bytes(self) -> int:
+        """The largest packet that a client may send."""
+        return min(self.limits.max_packet_bytes, self._hosts.intake.largest_bytes)
 
     def find_host(self, name: str) -> Host | None:
         """The virtual host of that name, None when there is none."""

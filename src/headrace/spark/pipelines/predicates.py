@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from headrace.errors import Refused
 from headrace.selector import HeaderValue, MappingRow, Selector
-from headrace.selector.evaluate import predicate_of
+from headrace.selector.evaluate import Comparable, constant_of, getter, predicate_of
 from headrace.selector.fields import EXACT, FIELDS, TEXT
 from headrace.selector.like import shape_of
-from headrace.selector.reading import Comparable, constant_of, getter
 from headrace.selector.selector import inputs_of
 from headrace.selector.tree import (
     AllOf,

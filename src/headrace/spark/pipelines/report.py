@@ -1,11 +1,13 @@
-"""Pipeline `report`: what went through queues in a period, as tables, plots and one page. Others draw it.
+"""Pipeline `report`: what went through queues in a period, as tables, plots and one page.
 
 <report>/index.html             everything on one page that needs no other file
 <report>/tables/NAME.parquet    the numbers
 <report>/plots/NAME.svg, .png   the plots
 """
 
-from collections.abc import Mapping
+import html
+import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +15,9 @@ from typing import Final
 from urllib.parse import quote
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -22,15 +27,274 @@ from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.progress import reason_of
-from headrace.spark.pipelines.report_page import write_page
-from headrace.spark.pipelines.report_plots import draw
+
+COLOURS: Final = ("#2563eb", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#14b8a6", "#ec4899", "#64748b")
+MOST_LINES: Final = len(COLOURS)
+_INK: Final = "#334155"
+_GRID: Final = "#e2e8f0"
+
+
+def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> dict[str, str]:
+    """Draw every plot there are numbers for, as SVG and PNG files; returns the SVG texts by name."""
+    from matplotlib import rc_context
+
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in [*directory.glob("*.svg"), *directory.glob("*.png")]:
+        old.unlink()
+    texts: dict[str, str] = {}
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": "headrace"}):
+        for name, (table, plot) in _PLOTS.items():
+            if len(tables[table]):
+                figure = _figure(tables[table], plot)
+                texts[name] = _svg(figure)
+                (directory / f"{name}.svg").write_text(texts[name])
+                figure.savefig(directory / f"{name}.png", dpi=144)
+    return texts
+
+
+def _figure(table: pd.DataFrame, plot: Callable[[Axes, pd.DataFrame], float]) -> Figure:
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    height = plot(axes, table)
+    figure.set_size_inches(9, height)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_GRID)
+    axes.tick_params(colors=_INK, labelsize=9, length=0)
+    axes.set_axisbelow(True)
+    return figure
+
+
+def _svg(figure: Figure) -> str:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _lines(axes: Axes, table: pd.DataFrame) -> float:
+    """Messages a second over time, a line per queue; the busiest have one of their own."""
+    busiest = table.groupby("queue")["messages"].sum().sort_values(ascending=False).index[:MOST_LINES]
+    times = pd.date_range(table["start"].min(), table["start"].max(), freq=_step(table))
+    for colour, queue in zip(COLOURS, busiest, strict=False):
+        values = table[table["queue"] == queue].set_index("start")["per_second"].reindex(times, fill_value=0.0)
+        axes.plot(values.index, values.to_numpy(), color=colour, linewidth=1.8, label=queue, marker=_marker(len(times)))
+        axes.fill_between(values.index, values.to_numpy(), color=colour, alpha=0.08, linewidth=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_ylabel("messages a second", color=_INK, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), labelcolor=_INK)
+    return 3.2
+
+
+def _step(table: pd.DataFrame) -> pd.Timedelta:
+    """How wide the pieces are, as the table shows it: messages by messages a second."""
+    row = table.iloc[0]
+    return pd.Timedelta(seconds=round(row["messages"] / row["per_second"]))
+
+
+def _marker(points: int) -> str:
+    return "o" if points < 3 else ""
+
+
+def _bars(axes: Axes, labels: list[str], values: list[float], colour: str) -> float:
+    places = range(len(labels))
+    axes.barh(places, values, color=colour, height=0.62)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_yticks(places, [label if len(label) <= 48 else label[:47] + "…" for label in labels])
+    axes.set_xticks([])
+    axes.set_xlim(0, max([*values, 1e-9]) * 1.12)
+    for place, value in zip(places, values, strict=True):
+        axes.text(value, place, f" {value:,.0f}", va="center", ha="left", fontsize=9, color=_INK)
+    return 0.2 + 0.3 * len(labels)
+
+
+def _topics(axes: Axes, table: pd.DataFrame) -> float:
+    labels = [f"{row.topic}  ({row.queue})" if row.topic != row.queue else row.queue for row in table.itertuples()]
+    return _bars(axes, labels, table["messages"].tolist(), COLOURS[0])
+
+
+def _lag(axes: Axes, table: pd.DataFrame) -> float:
+    shown = table.sort_values("lag", ascending=False).head(20)
+    return _bars(axes, _draw_groups(shown), shown["lag"].tolist(), COLOURS[1])
+
+
+def _dead(axes: Axes, table: pd.DataFrame) -> float:
+    labels = [f"{row.origin}: {row.reason}" for row in table.itertuples()]
+    return _bars(axes, labels, table["messages"].tolist(), COLOURS[3])
+
+
+def _retries(axes: Axes, table: pd.DataFrame) -> float:
+    shown = table.sort_values("redelivered", ascending=False).head(20)
+    return _bars(axes, _draw_groups(shown), shown["redelivered"].tolist(), COLOURS[4])
+
+
+def _spread(axes: Axes, labels: list[str], table: pd.DataFrame, unit: str) -> float:
+    """From the median over 95 and 99 of a hundred to the largest, a row each."""
+    names = [f"p50_{unit}", f"p95_{unit}", f"p99_{unit}", f"most_{unit}"]
+    places = range(len(labels))
+    for place, (_, row) in zip(places, table.iterrows(), strict=True):
+        values = [float(row[name]) for name in names]
+        axes.plot([values[0], values[-1]], [place, place], color=_GRID, linewidth=6, solid_capstyle="round", zorder=1)
+        axes.scatter(values, [place] * 4, c=[COLOURS[0], COLOURS[2], COLOURS[1], COLOURS[3]], s=34, zorder=2)
+    for name, colour in zip(("median", "95 %", "99 %", "most"), (0, 2, 1, 3), strict=True):
+        axes.scatter([], [], color=COLOURS[colour], s=34, label=name)
+    axes.set_yticks(places, labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xscale("symlog")
+    axes.set_xlim(0, 1.3 * max(1.0, float(table[names[-1]].max())))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel(unit, color=_INK, fontsize=9)
+    axes.grid(axis="x", color=_GRID, linewidth=0.8)
+    axes.legend(frameon=False, fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), labelcolor=_INK)
+    return 0.9 + 0.34 * len(labels)
+
+
+def _sizes(axes: Axes, table: pd.DataFrame) -> float:
+    shown = table.sort_values("messages", ascending=False).head(20)
+    return _spread(axes, shown["queue"].tolist(), shown, "bytes")
+
+
+def _draw_waiting(axes: Axes, table: pd.DataFrame) -> float:
+    shown = table.sort_values("messages", ascending=False).head(20)
+    return _spread(axes, [f"{row.queue} / {row.group}" for row in shown.itertuples()], shown, "seconds")
+
+
+def _draw_groups(table: pd.DataFrame) -> list[str]:
+    return [f"{queue} / {group}" for queue, group in zip(table["queue"], table["name"], strict=True)]
+
+
+_PLOTS: Final[dict[str, tuple[str, Callable[[Axes, pd.DataFrame], float]]]] = {
+    "throughput": ("throughput", _lines),
+    "lag": ("groups", _lag),
+    "waiting": ("waiting", _draw_waiting),
+    "retries": ("groups", _retries),
+    "dead_letters": ("dead_letters", _dead),
+    "topics": ("topics", _topics),
+    "sizes": ("sizes", _sizes),
+}
+
+
+MOST_ROWS: Final = 200
+_SECTIONS: Final = (
+    ("Throughput", "throughput", "throughput", "Messages that entered the queues, a second."),
+    ("Lag", "lag", "groups", "How many messages groups have not finished, now."),
+    ("Time in queue", "waiting", "waiting", "For how long what a group has not finished has been waiting."),
+    ("Retries", "retries", "attempts", "Deliveries that were not the first, since the broker was started."),
+    ("Dead letters", "dead_letters", "dead_letters", "Messages that were given up, by queue and reason."),
+    ("Hot topics", "topics", "topics", "The topics with the most messages."),
+    ("Sizes", "sizes", "sizes", "How large payloads are."),
+)
+_STYLE: Final = """
+:root { color-scheme: light; --ink: #0f172a; --soft: #64748b; --line: #e2e8f0; --paper: #fff; --back: #f8fafc; }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 980px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 26px; margin: 0 0 4px; letter-spacing: -0.01em; }
+h2 { font-size: 17px; margin: 0; }
+p { margin: 2px 0 12px; color: var(--soft); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: 12px; margin: 20px 0; }
+.fact, section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px; }
+.fact { padding: 12px 16px; } .fact b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
+.fact span { color: var(--soft); font-size: 13px; }
+section { padding: 18px 20px; margin: 16px 0; }
+svg { width: 100%; height: auto; display: block; }
+details { margin-top: 12px; } summary { cursor: pointer; color: var(--soft); font-size: 13px; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { padding: 5px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { color: var(--soft); font-weight: 500; } th.text, td.text { text-align: left; }
+.none { color: var(--soft); font-style: italic; }
+@media print { body { background: #fff; } section { break-inside: avoid; } }
+"""
+
+
+def write_page(
+    file: Path,
+    tables: Mapping[str, pd.DataFrame],
+    plots: Mapping[str, str],
+    title: str,
+    messages: int,
+    now: datetime,
+) -> None:
+    """Write the page in one go."""
+    made = now.strftime("%Y-%m-%d %H:%M:%S UTC")
+    sections = "".join(
+        _section(heading, plots.get(plot), tables.get(table), text) for heading, plot, table, text in _SECTIONS
+    )
+    page = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body><main>"
+        f"<h1>Queue report</h1><p>{html.escape(title)} · made {made}</p>"
+        f'<div class="facts">{_facts(tables, messages)}</div>{sections}</main></body></html>\n'
+    )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_suffix(".tmp")
+    fresh.write_text(page)
+    fresh.replace(file)
+
+
+def _facts(tables: Mapping[str, pd.DataFrame], messages: int) -> str:
+    throughput = tables["throughput"]
+    busiest = throughput.groupby("start")["per_second"].sum().max() if len(throughput) else 0.0
+    facts = {
+        "messages": f"{messages:,}",
+        "payload": _size(int(throughput["bytes"].sum()) if len(throughput) else 0),
+        "queues": f"{throughput['queue'].nunique():,}",
+        "most a second": f"{busiest:,.1f}",
+        "not finished": f"{int(tables['groups']['lag'].sum()):,}",
+        "dead letters": f"{int(tables['dead_letters']['messages'].sum()):,}",
+    }
+    return "".join(f'<div class="fact"><b>{value}</b><span>{name}</span></div>' for name, value in facts.items())
+
+
+def _section(heading: str, plot: str | None, table: pd.DataFrame | None, text: str) -> str:
+    body = plot or '<div class="none">nothing in this period</div>'
+    if table is not None and len(table):
+        body += f'<details><summary>the numbers</summary><div class="wide">{_table(table)}</div></details>'
+    return f"<section><h2>{heading}</h2><p>{text}</p>{body}</section>"
+
+
+def _table(table: pd.DataFrame) -> str:
+    texts = [not pd.api.types.is_numeric_dtype(table[name]) for name in table.columns]
+    head = "".join(_cell("th", name.replace("_", " "), text) for name, text in zip(table.columns, texts, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(_cell("td", _shown(value), text) for value, text in zip(row, texts, strict=True)) + "</tr>"
+        for row in table.head(MOST_ROWS).itertuples(index=False)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cell(tag: str, value: str, is_text: bool) -> str:
+    return f"<{tag}{' class=text' if is_text else ''}>{html.escape(value)}</{tag}>"
+
+
+def _shown(value: object) -> str:
+    if value is None or value is pd.NaT or (isinstance(value, float) and value != value):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
 
 BUCKETS: Final = 60
 """The period is cut into at most so many equal pieces."""
 _WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
 _GROUP_COLUMNS: Final = (
     "queue", "name", "mode", "lag", "ready", "pending", "consumers", "delivered", "redelivered", "acknowledged",
-    "committed",
+    "committed", "settled",
 )  # fmt: skip
 _MANY: Final = 1000
 
@@ -116,7 +380,7 @@ def _tables(
         "sizes": _pandas(_quantiles(frame.groupBy("queue"), F.col("bytes"), "bytes")),
         "topics": _pandas(topics),
         "dead_letters": _pandas(letters.orderBy(F.desc("messages"), "origin", "reason")),
-        "groups": groups,
+        "groups": groups.drop(columns="settled"),
         "waiting": _waiting(frame, groups, now),
         "attempts": attempts,
     }
@@ -141,6 +405,9 @@ def _waiting(frame: DataFrame, groups: pd.DataFrame, now: datetime) -> pd.DataFr
     age = F.lit(now.timestamp()) - F.unix_micros("timestamp") / 1_000_000
     for each in groups.to_dict("records"):
         left = frame.where((F.col("queue") == each["queue"]) & (F.col("offset") >= int(each["committed"])))
+        settled = each["settled"]
+        for start, stop in settled if isinstance(settled, list) else []:
+            left = left.where((F.col("offset") < start) | (F.col("offset") >= stop))
         found = _pandas(_quantiles(left.groupBy("queue"), age, "seconds"))
         if len(found):
             rows.append(found.assign(group=each["name"])[columns])

@@ -1,22 +1,110 @@
-"""Starting Spark for a command: local, on a cluster or through Connect, with our code on every node. No queries."""
+"""Starting Spark for a command, with our code on every node and a directory of its own. No queries.
 
+Whoever uses a directory has its file `lock` locked, so what a killed process left behind is known and removed by the
+next one.
+"""
+
+import atexit
+import fcntl
 import importlib.util
+import io
 import logging
 import os
+import shutil
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 from urllib.parse import urlsplit
 
+import mypy_extensions
 from pyspark.sql import SparkSession
 
+from headrace import errors
 from headrace.errors import Unavailable
 from headrace.spark.interpreter import ensure_python
 from headrace.spark.java import ensure_java
-from headrace.spark.pipelines.scratch import make_scratch
-from headrace.spark.pipelines.shipping import pack, ship, source_directory
+from headrace.spark.source import HeadraceDataSource
+
+_PREFIX: Final = "headrace-spark-"
+_LOCK: Final = "lock"
+
+
+def make_scratch() -> Path:
+    """A new directory, removed when this process ends."""
+    _sweep()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (directory / _LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    atexit.register(_remove, directory, lock)
+    return directory
+
+
+def _remove(directory: Path, lock: IO[str]) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    lock.close()
+
+
+def _sweep() -> None:
+    """Remove the directories of processes that are gone; what belongs to somebody else stays."""
+    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            with file.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(file.parent, ignore_errors=True)
+        except OSError:
+            continue  # in use, gone meanwhile, or not ours
+
+
+_NEEDED: Final = (
+    "pyspark_headrace/**/*.py",
+    "headrace/*.py",
+    "headrace/config/*.py",
+    "headrace/selector/**/*.py",
+    "headrace/storage/**/*.py",
+    "headrace/spark/**/*.py",
+)
+"""What an executor may load; it never loads the server."""
+
+
+def source_directory() -> Path:
+    """The directory that our packages are in."""
+    return Path(errors.__file__).parents[1]
+
+
+def pack(directory: Path) -> Path:
+    """Our own code in one file that executors load; Python only, since compiled modules cannot be loaded from it."""
+    target = directory / "headrace.zip"
+    target.write_bytes(_packed())
+    return target
+
+
+def ship(session: SparkSession) -> None:
+    """Have a Connect server know our code and our data source, for as long as the session lives.
+
+    Its executors load the code, and what plans a batch. Its streams do not: they need a Headrace that is installed.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        session.addArtifacts(str(pack(Path(directory))), pyfile=True)
+    session.dataSource.register(HeadraceDataSource)
+
+
+@cache
+def _packed() -> bytes:
+    source = source_directory()
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in _NEEDED:
+            for file in sorted(source.glob(each)):
+                archive.write(file, file.relative_to(source))
+        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # all that it needs besides Spark and Arrow
+    return found.getvalue()
+
 
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
@@ -67,9 +155,26 @@ def open_session(
     if not master.startswith("local"):
         builder = builder.config("spark.submit.pyFiles", str(pack(home)))
     try:
-        return builder.getOrCreate()
+        with _safe_path(master):
+            return builder.getOrCreate()
     except Exception as error:
         raise Unavailable(f"Spark cannot be started at {master}: {error}") from error
+
+
+@contextmanager
+def _safe_path(master: str) -> Iterator[None]:
+    """Start Java so that Spark's Pythons import nothing from the current directory.
+
+    Java passes its environment on to them. This process gets its own back: the programs that it starts keep their path.
+    """
+    if not master.startswith("local") or "PYTHONSAFEPATH" in os.environ:
+        yield
+        return
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
 
 
 def store_settings(urls: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:

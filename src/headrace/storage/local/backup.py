@@ -12,16 +12,15 @@ from typing import Final, final
 
 from headrace.errors import Corrupt, Unavailable
 from headrace.storage.api import DEFINITIONS
-from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, checkpoint_path, decode_checkpoint, tails_path
 from headrace.storage.local.disk import Disk, ReadOnlyDisk, opened_to_read, remove_tree
+from headrace.storage.local.files import ReadingLock, encode_name
 from headrace.storage.local.follower import Follower
-from headrace.storage.local.journal import Position
-from headrace.storage.local.journal_reader import read_files
-from headrace.storage.local.lock import ReadingLock
-from headrace.storage.local.names import encode_name
+from headrace.storage.local.journal import NEWEST_LENGTH as NEWEST_LENGTH
+from headrace.storage.local.journal import NEWEST_NAME as NEWEST_NAME
+from headrace.storage.local.journal import Newest, Position, encode_newest, position_of, read_files
 from headrace.storage.local.segment import HEADER_BYTES, load_indexes, segment_files, segment_log_id, write_indexes
 from headrace.storage.local.tables import definitions_path, table_path
-from headrace.storage.local.tails import tails_path
 
 PARTIAL: Final = ".partial"
 _PASSES: Final = 100
@@ -198,6 +197,10 @@ class _Copy:
                 with opened_to_read(self._disk, file.path) as fd:
                     self._copy_range(fd, target, 0, end.at if file.index == end.index else file.size, file.size)
                 self._files[target] = None
+                if file.index == end.index:
+                    newest = Newest(file.path.name, file.index, file.first_seq, file.size)
+                    said = bytes(position_of(newest)) + encode_newest(newest)
+                    self._write(self._target / "journal" / NEWEST_NAME, said.ljust(NEWEST_LENGTH, b"\0"))
 
     # -- files -------------------------------------------------------------------------------------------------------
 

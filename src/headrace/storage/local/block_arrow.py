@@ -1,15 +1,48 @@
-"""Blocks as Arrow record batches whose arrays point into the block. Imports pyarrow, so import it where used."""
+"""Blocks as Arrow record batches whose arrays point into the block. Imports pyarrow, and nothing that encodes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.model import Source
 from headrace.storage.arrow import SCHEMA, columns_of_sources, counting
-from headrace.storage.local.block import EXPIRES, NOT_BEFORE, PRIORITY, PROPERTIES, SOURCE_INDEX, Block, Layout
-from headrace.storage.local.source_table import decode_sources
-from headrace.storage.local.spans import JOURNAL, Span, SpanReader, place_in
+from headrace.storage.local.block import (
+    EXPIRES,
+    NOT_BEFORE,
+    PRIORITY,
+    PROPERTIES,
+    SOURCE_INDEX,
+    Block,
+    Layout,
+    decode_sources,
+)
+from headrace.storage.local.follower import JOURNAL, Span, SpanReader, place_in
+
+
+def bytes_of(column: pa.Array) -> bytes:
+    """The values of a column of numbers, as they stand in memory."""
+    width = column.type.bit_width // 8
+    raw: bytes = column.buffers()[1].slice(column.offset * width, len(column) * width).to_pybytes()
+    return raw
+
+
+def var_length(column: pa.Array) -> tuple[bytes, bytes]:
+    """Where each value starts, and all of them."""
+    _, bounds, data = column.buffers()
+    at = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, bounds], offset=column.offset)
+    first, last = at[0].as_py(), at[-1].as_py()
+    if first:
+        at = pc.subtract(at, pa.scalar(first, pa.int32()))
+    values: bytes = data.slice(first, last - first).to_pybytes() if data is not None and last > first else b""
+    return bytes_of(at), values
+
+
+def first_rows(indices: pa.Array) -> pa.Array:
+    """In which row each number comes first; numbers are given as they come."""
+    rows = pa.table({"number": indices, "row": counting(0, len(indices))})
+    return rows.group_by("number", use_threads=False).aggregate([("row", "min")]).column("row_min")
 
 
 def batch_of_block(

@@ -4,10 +4,18 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Corrupt
+from headrace.errors import Corrupt, Unavailable
 from headrace.storage.local.block import Block
-from headrace.storage.local.disk import Disk
-from headrace.storage.local.segment import Segment, cut_segments, load_indexes, read_block, scan_segment
+from headrace.storage.local.disk import Disk, is_out_of_files
+from headrace.storage.local.segment import (
+    Segment,
+    cut_segments,
+    end_of,
+    load_indexes,
+    read_block,
+    scan_segment,
+    segment_files,
+)
 
 _MAX_SEGMENTS: Final = 64
 
@@ -37,27 +45,48 @@ class BlockCache:
             self._segments.move_to_end(key)
         return segment
 
-    def load(self, path: Path, base: int, log_id: int) -> Segment:
-        """Learn a full segment. Raises Corrupt."""
-        segment, _ = load_indexes(self._disk, path, base, log_id)
+    def load(self, path: Path, base: int, log_id: int) -> tuple[Segment, bool]:
+        """Learn a full segment; returns whether its indexes fit it too. Raises Corrupt, Unavailable."""
+        try:
+            segment, trouble = load_indexes(self._disk, path, base, log_id)
+            segment.next = end_of(self._disk, segment)
+        except OSError as error:
+            _pass_on(error)
+            raise
         self._segments[log_id, base] = segment
         if len(self._segments) > _MAX_SEGMENTS:
             self._segments.popitem(last=False)
-        return segment
+        return segment, not trouble
 
     def cut(self, directory: Path, base: int, length: int) -> None:
         """Remove what a checkpoint does not know of: the journal has it, or it was never finished."""
-        cut_segments(self._disk, directory, base, length)
+        try:
+            cut_segments(self._disk, directory, base, length)
+        except OSError as error:
+            _pass_on(error)
+            raise
+
+    def files(self, directory: Path) -> list[tuple[int, Path]]:
+        """The segments in a directory. Raises Unavailable."""
+        try:
+            return segment_files(directory)
+        except OSError as error:
+            _pass_on(error)
+            raise
 
     def scan(self, path: Path, base: int, log_id: int, length: int) -> Segment:
-        """Learn the last segment of a log, of which this many bytes were stored. Raises Corrupt."""
-        segment = scan_segment(self._disk, path, base, log_id)
+        """Learn the last segment of a log, of which this many bytes were stored. Raises Corrupt, Unavailable."""
+        try:
+            segment = scan_segment(self._disk, path, base, log_id)
+        except OSError as error:
+            _pass_on(error)
+            raise
         if segment.length != length:
             raise Corrupt(str(path), segment.length, f"{length} bytes were stored, the file has {segment.length}")
         return segment
 
     def block(self, log_id: int, segment: Segment, number: int) -> Block:
-        """A block of a segment, verified. Raises Corrupt."""
+        """A block of a segment, verified. Raises Corrupt, Unavailable."""
         position, length = segment.extent(number)
         key = (log_id, segment.base, position)
         block = self._blocks.get(key)
@@ -97,10 +126,29 @@ class BlockCache:
         key = (log_id, segment.base)
         fd = self._files.get(key)
         if fd is None:
-            fd = self._files[key] = self._disk.open(segment.path)
+            fd = self._files[key] = self._open(segment.path)
             if len(self._files) > _MAX_SEGMENTS:
                 _, oldest = self._files.popitem(last=False)
                 self._disk.close(oldest)
         else:
             self._files.move_to_end(key)
         return fd
+
+    def _open(self, path: Path) -> int:
+        """Open a file, for which others are closed where there is no descriptor left. Raises Unavailable."""
+        try:
+            return self._disk.open(path)
+        except OSError as error:
+            if not is_out_of_files(error) or not self._files:
+                _pass_on(error)
+                raise
+        for fd in self._files.values():
+            self._disk.close(fd)
+        self._files.clear()
+        return self._open(path)
+
+
+def _pass_on(error: OSError) -> None:
+    """Raises Unavailable for an error that passes by itself."""
+    if is_out_of_files(error):
+        raise Unavailable(f"{error.filename or 'a file'} cannot be read now: {error.strerror}") from error

@@ -10,13 +10,12 @@ from typing import final
 from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut, Staged
-from headrace.storage.local.block_decoding import decode_messages
+from headrace.storage.local.block_coding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
+from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.group_files import group_key
-from headrace.storage.local.jobs import Job, RemoveSegments, RemoveTree
-from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.piece import MERGE_ROWS, MESSAGE_BYTES, Memory
+from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,

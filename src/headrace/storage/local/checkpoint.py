@@ -1,4 +1,4 @@
-"""The checkpoint: what the files hold without the journal, and where in the journal to go on. No decisions.
+"""The checkpoint: what files hold without the journal, and the small tails of many logs. No decisions.
 
 journal/checkpoint.json:
 
@@ -10,15 +10,61 @@ journal/checkpoint.json:
 Format 2 has, behind the tables, "tails": [generation, length] of the file with the tails of many logs, [0, 0] where
 there is none; and the states of groups are in the table `groups`, but for those that it does not have. It is written
 where there is one of the two, so earlier releases open a directory of few logs.
+
+Both have, at their end, "files": {group id: [the seq of its files, 1 if it has a pel.log], ...} where groups have files
+of their own. Earlier releases pass over it, and leave it out.
+
+journal/<generation>.tails has journal records (see record.py) one behind the other: without operations, with the
+messages of many logs in one block, and one run for each log. Their numbers count up from that of the checkpoint's
+commit. It is written whole, under another generation than the checkpoint before it names, and removed once the
+next is there.
 """
 
+from collections.abc import Iterator
 from json.encoder import encode_basestring as quoted
 from pathlib import Path
 from typing import Any, Final, final
 
 from headrace.errors import Corrupt
+from headrace.model import Message
+from headrace.storage.local.files import decode_json, seal_json
 from headrace.storage.local.journal import Position
-from headrace.storage.local.json_file import decode_json, seal_json
+from headrace.storage.local.record import Record, check_version, decode_record
+
+SUFFIX: Final = ".tails"
+
+
+@final
+class Tail:
+    """The messages of one log that no segment holds; `size` is about what they take."""
+
+    __slots__ = ("base", "log_id", "messages", "size")
+
+    def __init__(self, log_id: int, base: int, messages: list[Message], size: int) -> None:
+        self.log_id = log_id
+        self.base = base
+        self.messages = messages
+        self.size = size
+
+
+def tails_path(root: Path, generation: int) -> Path:
+    return root / "journal" / f"{generation}{SUFFIX}"
+
+
+def decode_tails(data: bytes, length: int, path: Path) -> Iterator[tuple[int, Record]]:
+    """Every record of the file, with its position. Raises Corrupt when it is not whole."""
+    file = str(path)
+    if len(data) != length:
+        raise Corrupt(file, min(length, len(data)), f"{length} bytes were stored, the file has {len(data)}")
+    at = 0
+    while at < length:
+        record = decode_record(data, at)
+        if record is None:
+            check_version(data, at, file)
+            raise Corrupt(file, at, "the messages here are damaged: a checksum is wrong")
+        yield at, record
+        at += record.length
+
 
 FORMAT: Final = 1
 SHARED_FORMAT: Final = 2
@@ -49,7 +95,7 @@ class LogEntry:
 class Checkpoint:
     """All that a checkpoint says."""
 
-    __slots__ = ("logs", "next_id", "position", "tables", "tails")
+    __slots__ = ("files", "logs", "next_id", "position", "tables", "tails")
 
     def __init__(self, position: Position, next_id: int) -> None:
         self.position = position
@@ -58,6 +104,8 @@ class Checkpoint:
         self.tables: dict[str, tuple[int, int]] = {}
         self.tails = (0, 0)
         """Generation and length of the file that holds the tails of many logs; no length when there is none."""
+        self.files: dict[int, tuple[int, bool]] = {}
+        """As of which commit the files of each group are, at least, and whether there is a list of pending entries."""
 
 
 def checkpoint_path(root: Path) -> Path:
@@ -78,6 +126,9 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     if is_shared:
         generation, length = checkpoint.tails
         text += f',"tails":[{generation},{length}]'
+    if checkpoint.files:
+        files = [f'"{group_id}":[{seq},{int(has_list)}]' for group_id, (seq, has_list) in checkpoint.files.items()]
+        text += f',"files":{{{",".join(files)}}}'
     return seal_json((text + "}").encode())
 
 
@@ -102,7 +153,9 @@ def decode_checkpoint(data: bytes, path: Path) -> Checkpoint:
         if values["format"] == SHARED_FORMAT:
             generation, length = values["tails"]
             checkpoint.tails = (generation, length)
-    except (KeyError, TypeError, ValueError) as error:
+        for group_id, (seq, has_list) in values.get("files", {}).items():
+            checkpoint.files[int(group_id)] = (seq, bool(has_list))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(str(path), 0, f"a field is missing or of the wrong kind: {error!r}") from error
     return checkpoint
 

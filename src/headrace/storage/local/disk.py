@@ -128,6 +128,15 @@ class Disk:
         for path in paths:
             self.sync_directory(path)
 
+    def sync_tree(self, path: Path) -> None:
+        """The same for a directory and all below it. Raises SyncFailed."""
+        found: list[Path] = []
+        for directory, _, _ in os.walk(path):
+            found.append(Path(directory))
+            if len(found) >= _MANY_FILES and _syncfs is not None:
+                break  # one call syncs the others too
+        self.sync_directories(found)
+
     def make_directory(self, path: Path) -> list[Path]:
         """Make a directory and those above it; durable once the directories returned are synced."""
         if path.is_dir():
@@ -257,8 +266,17 @@ def _read_only(path: Path | None) -> OSError:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether this error says that there is no room left, which may pass, rather than that the disk failed."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailed)
+    """Whether this error says that there is no room left, which may pass, rather than that the disk failed.
+
+    Room is space on the disk, or a descriptor to open a file with.
+    """
+    is_short = error.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(error, SyncFailed)
+    return is_short or is_out_of_files(error)
+
+
+def is_out_of_files(error: OSError) -> bool:
+    """Whether no file could be opened because too many are: nothing was read or written, and nothing is lost."""
+    return error.errno in (errno.EMFILE, errno.ENFILE) and not isinstance(error, SyncFailed)
 
 
 def remove_tree(disk: Disk, path: Path) -> None:

@@ -10,15 +10,13 @@ from typing import Final, final
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
-from headrace.storage.local.batch import Batch, Staged
-from headrace.storage.local.batching import batch_of
+from headrace.storage.local.batch import Batch, Staged, batch_of
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.catalog import Catalog
-from headrace.storage.local.disk import Disk, is_full
-from headrace.storage.local.flusher import Flusher
-from headrace.storage.local.jobs import Job
+from headrace.storage.local.disk import Disk, is_full, is_out_of_files
+from headrace.storage.local.files import DirectoryLock
+from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
-from headrace.storage.local.lock import DirectoryLock
 from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
@@ -72,6 +70,8 @@ class LocalEngine(Engine):
         """What was written here and is still to be synced."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._sync_wanted = False
+        self._is_refusing = False
+        """Whether the last messages were refused as the disk was full, and it is not known to have space again."""
         self._one_by_one = False
         """Whether a batch was refused and waits for those before it, so that its commits can be told apart."""
         self._make_directories()
@@ -92,7 +92,7 @@ class LocalEngine(Engine):
         check_commit(commit)
         if commit.appends and self._upkeep.full is not None and self._upkeep.is_behind(self._position):
             self._maintain()
-            raise self._out_of_space()
+            raise self._refusal()
         self._waiting.append(self._catalog.stage(commit, done, durable))
         self._waiting_bytes += commit.size_bytes
         self.staged_bytes += commit.size_bytes
@@ -115,9 +115,15 @@ class LocalEngine(Engine):
         found = self._catalog.tables.get(table)
         return found.values.get(key) if found is not None else None
 
+    @property
+    def trouble(self) -> str:
+        return str(self._out_of_space()) if self._is_refusing else ""
+
     def poll(self) -> None:
         self._drain_results()
         self._maintain()
+        if self._is_refusing and self._upkeep.full is None and not self._journal.needs_spare:
+            self._is_refusing = False  # a file for what is published could be made
         self._submit()
         self._tell_seen()
         self._call_back()
@@ -364,6 +370,8 @@ class LocalEngine(Engine):
         _, batch = self._in_flight.popleft()
         if write.position is not None:
             self._position = write.position
+            if self._is_refusing and batch.blocks:
+                self._is_refusing = False
             if write.durable and is_synced:
                 self._synced_seq = write.seq
             self._catalog.apply(batch, write.seq)
@@ -381,7 +389,7 @@ class LocalEngine(Engine):
         self._upkeep.full = write.error
         self._upkeep.checkpoint_wanted = True
         for staged in batch.commits:
-            self._finish(staged, self._out_of_space())
+            self._finish(staged, self._refusal() if staged.commit.appends else self._out_of_space())
         behind = [staged for _, later in self._in_flight for staged in later.commits]
         self._in_flight.clear()
         self._next_seq = write.seq
@@ -392,7 +400,7 @@ class LocalEngine(Engine):
         kept: list[Staged] = []
         for staged in self._waiting:
             if staged.commit.appends:
-                self._finish(staged, self._out_of_space())
+                self._finish(staged, self._refusal())
             else:
                 kept.append(staged)
         self._waiting.clear()
@@ -421,7 +429,14 @@ class LocalEngine(Engine):
         self._waiting.clear()
         self._waiting_bytes = 0
 
+    def _refusal(self) -> Unavailable:
+        """Messages are refused from now on, until there is space again."""
+        self._is_refusing = True
+        return self._out_of_space()
+
     def _out_of_space(self) -> Unavailable:
+        if self._upkeep.full is not None and is_out_of_files(self._upkeep.full):
+            return Unavailable("there is no descriptor left to open a file with; raise the limit of open files")
         return Unavailable(f"the disk of {self._root} is full; free some space, publishing then goes on by itself")
 
     # -- upkeep ------------------------------------------------------------------------------------------------------
@@ -445,18 +460,21 @@ class LocalEngine(Engine):
     def _settle(self) -> None:
         """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
         upkeep = self._upkeep
-        upkeep.retry_now()
         attempted = False
         while self._failure is None and (upkeep.flushing or self._in_flight or upkeep.checkpoint_wanted):
             if not upkeep.flushing and not self._in_flight:
                 if attempted and upkeep.full is not None:
                     break
                 attempted = True
+                upkeep.retry_now()  # a flush that was under way may have failed meanwhile
                 self._maintain()
+                if upkeep.full is not None and not upkeep.flushing and not self._in_flight:
+                    continue  # it was put off at once: there is no result to wait for
             self._take(self._results.get())
             self._call_back()
         if upkeep.full is not None:
-            _log.warning("the disk is full: the journal keeps what the segments cannot take")
+            what = "descriptors ran out" if is_out_of_files(upkeep.full) else "the disk is full"
+            _log.warning("%s: the journal keeps what the segments cannot take", what)
 
     def _drain_results(self) -> None:
         while not self._results.empty():

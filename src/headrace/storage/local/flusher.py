@@ -1,33 +1,210 @@
-"""Moves what the journal holds into segments, group files and tables. Runs beside the engine; decides nothing.
+"""Moves the journal's contents into segments, group files and tables, job by job. Decides nothing.
 
 The engine hands over jobs whose contents nobody changes any more, and is told what came of each.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Final, final
 
+from librt.strings import BytesWriter
+
 from headrace.model import Message
-from headrace.storage.local.block import Block
-from headrace.storage.local.block_columns import cut_block
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.checkpoint import checkpoint_path, encode_checkpoint
-from headrace.storage.local.disk import Disk, remove_tree
-from headrace.storage.local.jobs import CheckpointWrite, Job, LogFlush, Written
-from headrace.storage.local.piece import Piece
-from headrace.storage.local.segment import (
-    HEADER_BYTES,
-    encode_segment_header,
-    segment_path,
-)
+from headrace.storage.local.block import Block, cut_block
+from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.checkpoint import Checkpoint, LogEntry, Tail, checkpoint_path, encode_checkpoint, tails_path
+from headrace.storage.local.disk import Disk, is_out_of_files, remove_tree
+from headrace.storage.local.journal import Journal
+from headrace.storage.local.log import LocalGroup, LocalLog, Piece
+from headrace.storage.local.record import encode_record
+from headrace.storage.local.record_writing import write_run
+from headrace.storage.local.segment import HEADER_BYTES, Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import TableWrite
-from headrace.storage.local.tails import tails_path
-from headrace.storage.local.tails_writing import encode_tails
+
+RECORD_BYTES: Final = 256 << 10
+RECORD_ROWS: Final = 4096
+
+
+def encode_tails(tails: list[Tail], seq: int) -> Iterator[list[bytes]]:
+    """The file, record by record, for a checkpoint of commit `seq`."""
+    number = seq
+    for part in _parts(tails):
+        runs = BytesWriter()
+        for tail in part:
+            write_run(runs, tail.log_id, len(tail.messages), tail.base)
+        rows = [message for tail in part for message in tail.messages]
+        block = encode_block(part[0].base if len(part) == 1 else 0, rows)
+        yield encode_record(number, seq, b"", runs.getvalue(), [block])
+        number += 1
+
+
+def _parts(tails: list[Tail]) -> Iterator[list[Tail]]:
+    """The tails by records: large enough to be cheap to write, and no larger, as readers of one log read the whole."""
+    part: list[Tail] = []
+    rows = size = 0
+    for tail in tails:
+        part.append(tail)
+        rows += len(tail.messages)
+        size += tail.size
+        if rows >= RECORD_ROWS or size >= RECORD_BYTES:
+            yield part
+            part = []
+            rows = size = 0
+    if part:
+        yield part
+
+
+@final
+class Written:
+    """A block that was put at the end of a segment; `segment` is that segment's base offset."""
+
+    __slots__ = ("base", "length", "max_time_us", "next", "segment")
+
+    def __init__(self, segment: int, block: Block) -> None:
+        self.segment = segment
+        self.base = block.base
+        self.next = block.next
+        self.length = block.length
+        self.max_time_us = block.max_time_us
+
+
+class Job(ABC):
+    """Something for the flusher to do; `error` is what went wrong, if anything."""
+
+    error: OSError | None = None
+
+    @abstractmethod
+    def run(self, flusher: "Flusher") -> None:
+        """Do it. An OSError means that it was not done, or not all of it."""
+
+
+@final
+class LogFlush:
+    """The tail of one log on its way to its segments, and what was written so far."""
+
+    __slots__ = (
+        "done",
+        "entry",
+        "log",
+        "log_id",
+        "path",
+        "pieces",
+        "segment",
+        "segment_length",
+        "stored_bytes",
+        "written",
+    )
+
+    def __init__(self, log: LocalLog, pieces: list[Piece], entry: LogEntry | None) -> None:
+        active = log.active
+        self.log = log
+        self.log_id = log.id
+        self.segment = active.base if active is not None else -1
+        self.path = active.path if active is not None else None
+        """The segment's; kept rather than made again, as a path costs several microseconds to make, hash and sort."""
+        self.segment_length = active.length if active is not None else 0
+        self.pieces = pieces
+        self.entry = entry
+        self.written: list[Written] = []
+        self.stored_bytes = 0
+        self.done = False
+
+
+@final
+class Flush(Job):
+    """Write the tails of logs to their segments; with a checkpoint, sync all of it and write that too."""
+
+    def __init__(self, logs: list[LogFlush], checkpoint: "CheckpointWrite | None" = None) -> None:
+        self.logs = logs
+        self.checkpoint = checkpoint
+
+    def run(self, flusher: "Flusher") -> None:
+        for flush in self.logs:
+            flusher.flush(flush)
+        if self.checkpoint is not None:
+            flusher.checkpoint(self.checkpoint)
+
+
+@final
+class CheckpointWrite:
+    """Everything a checkpoint has to put on disk besides the tails that go to segments."""
+
+    __slots__ = ("carried", "checkpoint", "files", "groups", "obsolete", "obsolete_directories", "tables", "tails")
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.groups: list[LocalGroup] = []
+        self.files: list[tuple[Path, bytes]] = []
+        self.tables: list[TableWrite] = []
+        self.tails: list[Tail] = []
+        self.carried: set[LocalLog] = set()
+        """The logs whose tails these are: in one file instead of segments."""
+        self.obsolete: list[Path] = []
+        self.obsolete_directories: list[Path] = []
+
+
+@final
+class RemoveSegments(Job):
+    """Remove segments that nothing needs any more."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def run(self, flusher: "Flusher") -> None:
+        for path in self._paths:
+            flusher.forget(path)
+            for suffix in (".seg", ".idx", ".tix"):
+                flusher.disk.unlink(path.with_suffix(suffix))
+
+
+@final
+class RemoveTree(Job):
+    """Remove the directory of a dropped log or a deleted group, by way of a name that nothing else uses."""
+
+    def __init__(self, path: Path, trash: Path) -> None:
+        self._path = path
+        self._trash = trash
+
+    def run(self, flusher: "Flusher") -> None:
+        remove_tree(flusher.disk, self._trash)
+        if self._path.is_dir():
+            flusher.disk.replace(self._path, self._trash)
+            flusher.forget_below(self._path)
+            flusher.remember_directory(self._path.parent)
+            flusher.remember_directory(self._trash.parent)
+            remove_tree(flusher.disk, self._trash)
+
+
+@final
+class WriteIndexes(Job):
+    """Put the indexes beside a segment that is full."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def run(self, flusher: "Flusher") -> None:
+        if self._segment.path.exists():
+            write_indexes(flusher.disk, self._segment)
+
+
+@final
+class PrepareJournalFile(Job):
+    """Have a journal file ready before the writer needs it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def run(self, flusher: "Flusher") -> None:
+        self._journal.prepare()
+
 
 BLOCK_BYTES: Final = 1 << 20
 BLOCK_ROWS: Final = 4096
+_WAIT_SECONDS: Final = 0.1
+"""Time between attempts to open a file while there is no descriptor left."""
 
 
 @final
@@ -190,11 +367,24 @@ class Flusher:
             self._run(job)
 
     def _run(self, job: Job) -> None:
+        job.error = self._attempt(job)
+        # What is to be removed must be gone before anything of the same name is written: the order stays.
+        while job.error is not None and self._worker is not None and _must_wait(job, job.error):
+            Event().wait(_WAIT_SECONDS)
+            job.error = self._attempt(job)
+        self.report(job)
+
+    def _attempt(self, job: Job) -> OSError | None:
         try:
             job.run(self)
         except OSError as error:
-            job.error = error
-        self.report(job)
+            return error
+        return None
+
+
+def _must_wait(job: Job, error: OSError) -> bool:
+    """Whether a job is tried again as it is: there is no descriptor for it. A flush is tried again by its owner."""
+    return is_out_of_files(error) and not isinstance(job, Flush)
 
 
 def _blocks(pieces: list[Piece]) -> Iterator[Block]:

@@ -41,8 +41,7 @@ from typing import Final
 
 from headrace.errors import Corrupt
 from headrace.storage.group_state import MODE_NAMES, GroupState, Pending
-from headrace.storage.local.checksum import crc32
-from headrace.storage.local.json_file import decode_json, encode_json
+from headrace.storage.local.files import crc32, decode_json, encode_json
 
 FORMAT: Final = 1
 MAGIC: Final = b"HRPE"
@@ -111,6 +110,13 @@ def decode_pending(data: bytes, path: Path, group_id: int) -> tuple[dict[int, Pe
     if found_id != group_id:
         raise Corrupt(file, 24, f"it belongs to group {found_id}, not to group {group_id}")
     return _decode_entries(data, _HEADER.size, count, consumer_count)[0], seq
+
+
+def check_age(path: Path, seq: int, least_seq: int) -> None:
+    """Raises Corrupt when a file holds less than the checkpoint says of it."""
+    if seq < least_seq:
+        what = f"it is an old version, as of commit {seq}; the one of commit {least_seq} was stored"
+        raise Corrupt(str(path), 0, f"{what}; restore it from the copy that the checkpoint is from")
 
 
 def entry_positions(data: bytes) -> Iterator[tuple[int, int]]:

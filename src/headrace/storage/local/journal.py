@@ -1,4 +1,4 @@
-"""The journal: records appended to a ring of preallocated, recycled files, one write and one sync each. No decisions.
+"""The journal: records in a ring of preallocated, recycled files, written, synced and read back. No decisions.
 
 A journal file, little-endian; its name says nothing, its header says where in the ring's history it stands:
 
@@ -14,20 +14,123 @@ A journal file, little-endian; its name says nothing, its header says where in t
 Files are filled with zeros when made and overwritten later: syncing over written blocks took 0.10 ms here against
 0.15 ms for growing a file, because no metadata changes. Every write covers whole pages (the bytes already in the first
 page are written again), so a recycled page never has to be read back from the disk.
+
+A file is begun in three steps, each synced: its header, the statement that it is the newest (see journal.py), the first
+record. So a file that was begun and cannot be found is known to be lost.
+
+journal/newest, little-endian, 8192 bytes: the same fields at byte 0 for files of even index and at byte 4096 for odd
+ones, so that a write that a power loss tears leaves the statement before it:
+
+     0  4  magic "HRJN"
+     4  4  crc32 of bytes 8 to 40
+     8  4  version 1
+    12  4  number of the file: 3 for 0003.jnl
+    16  8  index of the file, as in its header
+    24  8  sequence number of the first record in it
+    32  8  length of the file in bytes
+
+It is written after the file's header and before the first record in it, each synced. So the file it names has to be
+there, and all records before that file were synced.
 """
 
 import errno
 import struct
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local.block import Block
-from headrace.storage.local.checksum import crc32
 from headrace.storage.local.disk import Disk, is_full
-from headrace.storage.local.record import encode_record
+from headrace.storage.local.files import crc32
+from headrace.storage.local.record import HEADER_BYTES as RECORD_HEADER_BYTES
+from headrace.storage.local.record import MAGIC as RECORD_MAGIC
+from headrace.storage.local.record import Record, check_version, decode_record, encode_record, record_length, record_seq
+
+NEWEST_NAME: Final = "newest"
+NEWEST_MAGIC: Final = b"HRJN"
+NEWEST_VERSION: Final = 1
+NEWEST_SLOT: Final = 4096
+NEWEST_LENGTH: Final = 2 * NEWEST_SLOT
+_NEWEST_CHECKED: Final = struct.Struct("<IIQQQ")
+_NEWEST_BYTES: Final = 8 + _NEWEST_CHECKED.size
+
+
+@final
+class Newest:
+    """What is said of the newest journal file; `size` is its length in bytes."""
+
+    __slots__ = ("first_seq", "index", "name", "size")
+
+    def __init__(self, name: str, index: int, first_seq: int, size: int) -> None:
+        self.name = name
+        self.index = index
+        self.first_seq = first_seq
+        self.size = size
+
+
+def encode_newest(newest: Newest) -> bytes:
+    """The fields as they stand in the file."""
+    number = int(newest.name.partition(".")[0])
+    checked = _NEWEST_CHECKED.pack(NEWEST_VERSION, number, newest.index, newest.first_seq, newest.size)
+    return NEWEST_MAGIC + crc32(checked).to_bytes(4, "little") + checked
+
+
+def position_of(newest: Newest) -> int:
+    """Where in the file they stand."""
+    return newest.index % 2 * NEWEST_SLOT
+
+
+def decode_newest(data: bytes, path: Path) -> tuple[list[Newest], bool]:
+    """The statements that can be read, the latest last, and whether another is damaged.
+
+    Raises Corrupt for an unknown version, and when none can be read although one was there: no power loss takes both.
+    """
+    found: list[Newest] = []
+    is_damaged = False
+    for at in (0, NEWEST_SLOT):
+        fields = data[at : at + _NEWEST_BYTES]
+        if not any(fields):
+            continue
+        if (
+            len(fields) < _NEWEST_BYTES
+            or fields[:4] != NEWEST_MAGIC
+            or crc32(fields[8:]) != int.from_bytes(fields[4:8], "little")
+        ):
+            is_damaged = True
+            continue
+        version, number, index, first_seq, size = _NEWEST_CHECKED.unpack_from(fields, 8)
+        if version != NEWEST_VERSION:
+            raise Corrupt(str(path), at + 8, f"version {version} is not known to this release; use a newer one")
+        found.append(Newest(f"{number:04d}.jnl", index, first_seq, size))
+    if is_damaged and not found:
+        what = "what it said of the newest journal file cannot be read"
+        remedy = "restore it from a copy or, where `headrace doctor` finds nothing else, remove it"
+        raise Corrupt(str(path), 0, f"{what}; {remedy}")
+    return sorted(found, key=_index_of), is_damaged
+
+
+def _index_of(newest: Newest) -> int:
+    return newest.index
+
+
+def read_newest(disk: Disk, directory: Path) -> tuple[list[Newest], bool]:
+    """The statements in this directory, and whether one is damaged. Raises Corrupt.
+
+    Earlier releases made none: that is no damage.
+    """
+    path = directory / NEWEST_NAME
+    try:
+        fd = disk.open_to_read(path)
+    except FileNotFoundError:
+        return [], False
+    try:
+        return decode_newest(disk.read(fd, 0, NEWEST_LENGTH), path)
+    finally:
+        disk.close(fd)
+
 
 MAGIC: Final = b"HRJF"
 VERSION: Final = 1
@@ -83,6 +186,7 @@ class Journal:
         self._max_spares = max_spares
         self._naming = Lock()
         self._fd = -1
+        self._newest_fd = -1
         self._file: JournalFile | None = None
         self._index = end.index
         self._at = end.at
@@ -103,6 +207,7 @@ class Journal:
                 self._spares.append(file)
         if self._used and self._used[-1].index == end.index:
             self._resume(self._used[-1])
+            self._state_newest(self._used[-1])
 
     @property
     def unsynced(self) -> bool:
@@ -166,9 +271,10 @@ class Journal:
             self._spares.append(self._create(self._file_bytes))
 
     def close(self) -> None:
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        for fd in (self._fd, self._newest_fd):
+            if fd >= 0:
+                self._disk.close(fd)
+        self._fd = self._newest_fd = -1
 
     def _put(self, buffers: list[bytes], page: int, synced: bool) -> None:
         if synced and not self.unsynced:
@@ -182,19 +288,62 @@ class Journal:
         """Turn to a free file that can hold a record of this length."""
         self.sync()
         file = self._take_spare(PAGE + length, may_use_reserve)
-        self._on_reserve = file is self._reserve
-        if self._on_reserve:
+        is_reserve = file is self._reserve
+        try:
+            fd = self._begin(file, seq)
+        except OSError:
+            if not is_reserve:  # its header may be there: it has to be the next to be begun
+                self._spares.appendleft(file)
+            raise
+        if is_reserve:
             self._reserve = None
-        fd = self._disk.open(file.path)
-        self.close()
+        self._on_reserve = is_reserve
+        if self._fd >= 0:
+            self._disk.close(self._fd)
         self._fd = fd
         self._file = file
-        self._index += 1
-        file.index = self._index
-        file.first_seq = seq
+        self._index = file.index
         self._used.append(file)
         self._at = PAGE
-        self._carry = encode_header(self._index, seq)
+        self._carry = b""
+
+    def _begin(self, file: JournalFile, seq: int) -> int:
+        """Make this the newest file, durably; returns it opened."""
+        fd = self._disk.open(file.path)
+        try:
+            self._disk.write_synced(fd, [encode_header(self._index + 1, seq)], 0)
+            file.index = self._index + 1
+            file.first_seq = seq
+            self._state_newest(file)
+        except OSError:
+            self._disk.close(fd)
+            raise
+        return fd
+
+    def _state_newest(self, file: JournalFile) -> None:
+        """Say that this is the newest file, whose header is on the disk."""
+        if self._newest_fd < 0:
+            try:
+                self._newest_fd = self._open_newest()
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                return  # what was said of an earlier file stays true
+        newest = Newest(file.path.name, file.index, file.first_seq, file.size)
+        self._disk.write_synced(self._newest_fd, [encode_newest(newest)], position_of(newest))
+
+    def _open_newest(self) -> int:
+        fd = self._disk.open(self._directory / NEWEST_NAME, create=True)
+        try:
+            if self._disk.size(fd) != NEWEST_LENGTH:
+                self._disk.truncate(fd, 0)
+                self._disk.write(fd, [ZEROS[:NEWEST_LENGTH]], 0)
+                self._disk.sync(fd)
+                self._disk.sync_directory(self._directory)
+        except OSError:
+            self._disk.close(fd)
+            raise
+        return fd
 
     def _take_spare(self, length: int, may_use_reserve: bool) -> JournalFile:
         for _ in range(len(self._spares)):
@@ -218,7 +367,11 @@ class Journal:
                 number += 1
             path = self._directory / f"{number:04d}.jnl"
             self._slots.add(path.name)
-        fd = self._disk.open(path, create=True)
+        try:
+            fd = self._disk.open(path, create=True)
+        except OSError:
+            self._slots.discard(path.name)
+            raise
         try:
             for at in range(0, size, len(ZEROS)):
                 self._disk.write(fd, [ZEROS[: size - at]], at)
@@ -263,3 +416,242 @@ def decode_header(header: bytes, path: Path) -> tuple[int, int]:
     if version != VERSION:
         raise Corrupt(str(path), 8, f"journal version {version} is not known to this release; use a newer one")
     return index, first_seq
+
+
+_MAX_AHEAD: Final = 1 << 24
+"""More records than the journal can hold. A directory's first sequence number is random, so that no publisher can write
+a payload which, left behind in a recycled file, would be taken for a record that proves others missing."""
+_CUT: Final = (
+    "the file was cut here; made in full before its first use, it is never cut by a crash. "
+    "Restore it from a copy (stored commits are never cut away)"
+)
+_RESTORE: Final = "restore the file from a copy (stored commits are never cut away)"
+
+
+def read_files(disk: Disk, directory: Path) -> list[JournalFile]:
+    """All journal files of a directory. Raises Corrupt when the version of one is not known."""
+    return [read_file(disk, path) for path in sorted(directory.glob("*.jnl"))]
+
+
+def read_file(disk: Disk, path: Path) -> JournalFile:
+    """One journal file; when its header is not valid it has index 0. Raises Corrupt when its version is not known."""
+    fd = disk.open(path)
+    try:
+        size = disk.size(fd)
+        header = disk.read(fd, 0, HEADER_BYTES)
+    finally:
+        disk.close(fd)
+    return JournalFile(path, size, *decode_header(header, path))
+
+
+@final
+class JournalReader:
+    """Reads the journal from a position on and changes nothing.
+
+    After the last record, `end` and `torn` say where and how it ended, and `headless` which files it went on in
+    although their headers are damaged: those have to be mended before the journal is written to.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, files: list[JournalFile], start: Position, stated: list[Newest]
+    ) -> None:
+        """The files of a directory from `start` on; `stated` is what was said of the last of them, if anything."""
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._stated = stated
+        self.end = start
+        self.headless: list[JournalFile] = []
+        self.torn = False
+        """Whether something that was never finished stands behind the last whole record."""
+
+    def records(self) -> Iterator[Record]:
+        """Every record behind the start, in order.
+
+        Raises Corrupt when a record is damaged or missing that is known to have been synced, or a file that is known to
+        have been begun: neither is ever the trace of a crash.
+        """
+        data: bytes | None = self._begin()
+        while data is not None:
+            at = self.end.at
+            while (record := decode_record(data, at)) is not None and record.seq == self.end.seq + 1:
+                at += record.length
+                self.end = Position(record.seq, self.end.index, at)
+                yield record
+            if record_seq(data, at) == self.end.seq + 1:
+                check_version(data, at, self._where()[0])
+            data = self._open(self.end.index + 1, PAGE)
+            if data is not None:
+                self.end = Position(self.end.seq, self.end.index + 1, PAGE)
+        self._check_end()
+
+    def _begin(self) -> bytes:
+        """The bytes of the file that the start lies in, which is whole up to there. Raises Corrupt."""
+        start = self.end
+        if start.index == 0:
+            return b""
+        data = self._open(start.index, start.at)
+        if data is None and self._find(start.index + 1, PAGE) is not None:
+            return b""  # the next file begins right behind the start: nothing that is needed was in this one
+        if data is None:
+            what = f"journal file number {start.index}, in which the checkpoint's commit {start.seq} ends, is missing"
+            raise self._lost(start.index, what)
+        file, _ = self._where()
+        if len(data) < start.at or len(data) % PAGE:
+            raise Corrupt(file, len(data), _CUT)
+        at, seq = PAGE, record_seq(data, PAGE) - 1 if start.at > PAGE else start.seq
+        while at < start.at and record_seq(data, at) == seq + 1:
+            length = record_length(data[at : at + RECORD_HEADER_BYTES])
+            if not length:
+                break
+            at += length
+            seq += 1
+        if (at, seq) != (start.at, start.seq):
+            what = (
+                f"commit {start.seq}, at which the checkpoint was written, does not end at byte {start.at} of this file"
+            )
+            raise Corrupt(file, min(at, start.at), f"{what}; restore journal/ from a copy")
+        return data
+
+    def _find(self, index: int, at: int) -> JournalFile | None:
+        """The file with this index that goes on behind the end. Raises Corrupt when there are two."""
+        found: JournalFile | None = None
+        for file in self._files:
+            if file.index != index or (
+                file.first_seq != self.end.seq + 1 if at == PAGE else file.first_seq > self.end.seq
+            ):
+                continue
+            if found is not None and found.first_seq == file.first_seq:
+                what = f"it says that it is journal file number {index}, and so does {found.path.name}"
+                raise Corrupt(str(file.path), 16, f"{what}; move away the one that is a copy")
+            if found is None or found.first_seq < file.first_seq:
+                found = file
+        return found
+
+    def _open(self, index: int, at: int) -> bytes | None:
+        """The bytes of the file that goes on at this place, or None when there is none."""
+        if index == 0:
+            return None
+        found = self._find(index, at)
+        if found is not None:
+            return self._read(found)
+        # A file whose header was damaged, or torn by a crash, still goes on if the very next record stands there.
+        for file in self._files:
+            if file.index == 0:
+                data = self._read(file)
+                record = decode_record(data, at)
+                if record is not None and record.seq == self.end.seq + 1:
+                    file.index = index
+                    file.first_seq = record.seq
+                    self.headless.append(file)
+                    return data
+        return None
+
+    def _check_newest(self) -> None:
+        """The newest file has to be there, and every record before it: they were synced when it was begun."""
+        newest = self._stated[-1] if self._stated else None
+        if newest is None or newest.index < self.end.index:
+            return
+        if self.end.seq + 1 < newest.first_seq:
+            where, position = self._where_next()
+            what = f"the journal's record {self.end.seq + 1} cannot be read, and all up to {newest.first_seq - 1} were"
+            raise Corrupt(where, position, f"{what} stored; {_RESTORE}")
+        if newest.index > self.end.index:
+            what = f"{newest.name}, which is journal file number {newest.index} and the newest, is missing"
+            raise self._lost(newest.index, what)
+        for file in self._files:
+            if file.index == newest.index and file.first_seq == newest.first_seq and file.size < newest.size:
+                raise Corrupt(str(file.path), file.size, _CUT)
+
+    def _lost(self, index: int, what: str) -> Corrupt:
+        """The error for a file that has to be there; its name is known if it is one of the last two."""
+        path = self._directory
+        for newest in self._stated:
+            if newest.index == index:
+                path = self._directory / newest.name
+        return Corrupt(str(path), 0, f"{what}, or it is damaged; {_RESTORE}")
+
+    def _check_end(self) -> None:
+        """Nothing behind the end may prove that something is missing."""
+        expected = self.end.seq + 1
+        following = self.end.index + 1
+        indexes = {file.index for file in self._files} | {newest.index for newest in self._stated}
+        if max(indexes, default=0) > following and all(file.index != following for file in self._files):
+            raise self._lost(following, f"journal file number {following}, behind which there are others, is missing")
+        for file in self._files:
+            if 0 < file.index < self.end.index:
+                continue
+            current = file.index == self.end.index and file.index > 0
+            start = self.end.at if current else PAGE
+            data = self._read(file)
+            for record in _scan(data, start, expected):
+                self.torn = True
+                if record.synced >= expected:
+                    where, position = self._where_next()
+                    raise Corrupt(
+                        where,
+                        position,
+                        f"the journal's record {expected} cannot be read, but record {record.seq} behind it proves "
+                        f"that it was stored; {_RESTORE}",
+                    )
+            if current and data[start : start + 4] == RECORD_MAGIC:
+                self.torn = self.torn or expected <= record_seq(data, start) < expected + _MAX_AHEAD
+        self._check_newest()
+
+    def _where_next(self) -> tuple[str, int]:
+        """Where the next record should stand: behind the end or, as far as is known, first in the next file."""
+        for newest in self._stated:
+            if newest.index == self.end.index + 1 and newest.first_seq == self.end.seq + 1:
+                return str(self._directory / newest.name), PAGE
+        return self._where()
+
+    def _where(self) -> tuple[str, int]:
+        for file in self._files:
+            if file.index == self.end.index and file.index:
+                return str(file.path), self.end.at
+        return str(self._directory), 0
+
+    def _read(self, file: JournalFile) -> bytes:
+        fd = self._disk.open(file.path)
+        try:
+            return self._disk.read(fd, 0, file.size)
+        finally:
+            self._disk.close(fd)
+
+
+def _scan(data: bytes, start: int, least_seq: int) -> Iterator[Record]:
+    """Every whole record that could come after the one before `least_seq`, wherever in these bytes it stands."""
+    at = data.find(RECORD_MAGIC, start)
+    while at >= 0:
+        if at % 8 == 0 and least_seq <= record_seq(data, at) < least_seq + _MAX_AHEAD:
+            record = decode_record(data, at)
+            if record is not None:
+                yield record
+        at = data.find(RECORD_MAGIC, at + 4)
+
+
+def mend_headers(disk: Disk, files: list[JournalFile]) -> None:
+    """Write the headers of these files anew, durably."""
+    for file in files:
+        fd = disk.open(file.path)
+        try:
+            disk.write_synced(fd, [encode_header(file.index, file.first_seq)], 0)
+        finally:
+            disk.close(fd)
+
+
+def wipe_behind(disk: Disk, files: list[JournalFile], end: Position) -> None:
+    """Overwrite with zeros what stands behind the end, so that it can never be taken for records again."""
+    for file in files:
+        if 0 < file.index < end.index:
+            continue
+        current = file.index == end.index and file.index > 0
+        fd = disk.open(file.path)
+        try:
+            for at in range(end.at if current else 0, file.size, len(ZEROS)):
+                disk.write(fd, [ZEROS[: file.size - at]], at)
+            disk.sync(fd)
+        finally:
+            disk.close(fd)
+        if not current:
+            file.index = 0

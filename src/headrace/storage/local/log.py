@@ -1,4 +1,4 @@
-"""One log of the local engine: a tail in memory and segments on disk behind it, and how both are read.
+"""One log of the local engine: a tail in memory, segments on disk behind it, and how both are read.
 
 Only the engine's owner thread uses a log. Writing segments is the flusher's work; the engine tells the log what came
 of it.
@@ -9,25 +9,81 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import Corrupt, HeadraceError, Truncated
+from mypy_extensions import mypyc_attr
+
+from headrace.errors import Corrupt, HeadraceError, Truncated, Unavailable
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_decoding import decode_messages
+from headrace.storage.local.block_coding import decode_messages
 from headrace.storage.local.cache import BlockCache
-from headrace.storage.local.checkpoint import LogEntry
-from headrace.storage.local.names import encode_name
-from headrace.storage.local.piece import MERGE_ROWS, Memory, Piece
-from headrace.storage.local.segment import (
-    Segment,
-    segment_files,
-    segment_path,
-)
-from headrace.storage.local.tails import Tail
+from headrace.storage.local.checkpoint import LogEntry, Tail
+from headrace.storage.local.files import encode_name
+from headrace.storage.local.segment import Segment, segment_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+MESSAGE_BYTES: Final = 160
+"""What a message object costs in memory besides its payload and properties."""
+
+MERGE_ROWS: Final = 256
+"""Runs of at least this many messages keep their encoded block, which goes to the segment as it is; smaller ones are
+kept as messages and encoded together, so that many small commits still make large blocks."""
+
+
+@final
+@mypyc_attr(acyclic=True)
+class Piece:
+    """A run of the tail: messages, or rows of an encoded block."""
+
+    __slots__ = ("base", "block", "messages", "next", "size", "start")
+
+    def __init__(
+        self, base: int, count: int, size: int, messages: list[Message], block: Block | None, start: int
+    ) -> None:
+        self.base = base
+        self.next = base + count
+        self.messages = messages
+        self.block = block
+        self.start = start
+        self.size = size
+
+    def shorten(self, first: int, least: int) -> int:
+        """Forget messages below `first` if they are as many as that; returns how many bytes of memory that gives back.
+
+        With many logs most of what is in memory would else be messages that everybody is done with.
+        """
+        gone = first - self.base
+        count = self.next - self.base
+        if gone < least or self.block is not None:
+            return 0
+        freed = self.size * gone // count
+        del self.messages[:gone]
+        self.base = first
+        self.size -= freed
+        return freed
+
+    def read(self, start: int, stop: int) -> list[Message]:
+        """The messages of these offsets."""
+        if self.block is None:
+            if stop - start == 1:
+                return [self.messages[start - self.base]]  # a hundred instructions less than a slice
+            return self.messages[start - self.base : stop - self.base]
+        first = self.start - self.base
+        return decode_messages(self.block, start + first, stop + first)
+
+
+@final
+class Memory:
+    """How many bytes the tails of all logs take together."""
+
+    __slots__ = ("tail_bytes",)
+
+    def __init__(self) -> None:
+        self.tail_bytes = 0
+
 
 _SHORTENED_ROWS: Final = 8
 _SMALL_BYTES: Final = 64 << 10
@@ -38,6 +94,7 @@ class LocalGroup:
     """A group and how far its files are: `progress_seq` and `pending_seq` are what was stored when they were read."""
 
     __slots__ = (
+        "files_seq",
         "has_files",
         "has_pending_file",
         "id",
@@ -55,6 +112,8 @@ class LocalGroup:
         self.state = state
         self.progress_seq = progress_seq
         self.pending_seq = pending_seq
+        self.files_seq = 0
+        """As of which commit its files are, at least; what the checkpoint says of them."""
         self.has_files = False
         self.has_pending_file = False
         self.is_dirty = False
@@ -88,6 +147,7 @@ class LocalLog(Log):
         "id",
         "is_in_tails",
         "last_group",
+        "loaded",
         "sealed",
         "sealed_lengths",
         "staged_next",
@@ -105,7 +165,7 @@ class LocalLog(Log):
         self.damage: HeadraceError | None = None
         self.staged_next = 0
         self.batch = 0
-        """The number of the batch that it was last in: see batching.py."""
+        """The number of the batch that it was last in: see batch.py."""
         self._lone: Message | None = None
         """The tail, if it is one message: with one in each of many queues it is nothing else, and a piece of its own
         would be made and thrown away for each."""
@@ -125,6 +185,8 @@ class LocalLog(Log):
         self.active: Segment | None = None
         self.unloaded: LogEntry | None = None
         """What the checkpoint says of the segments, until they are first needed; it stays when they are damaged."""
+        self.loaded: LogEntry | None = None
+        """The same from then on, until it is known that nothing is missing: replaying the journal is done by then."""
         self.sealed: tuple[int, ...] = ()
         """Base offsets of the full segments; their lengths in bytes are in `sealed_lengths`."""
         self.sealed_lengths: tuple[int, ...] = ()
@@ -352,13 +414,18 @@ class LocalLog(Log):
         self.flushing = 0
 
     def load(self) -> None:
-        """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches."""
+        """Learn the segments from the disk, on first use: opening a directory costs nothing for logs nobody touches.
+
+        Raises Unavailable, and knows nothing of them then.
+        """
         entry = self.unloaded
         if entry is None or self.damage is not None:
             return
-        self.unloaded = None
         self._cache.cut(self.segments_directory, entry.segment, entry.segment_length)
-        for base, path in segment_files(self.segments_directory):
+        files = self._cache.files(self.segments_directory)
+        self.unloaded = None
+        self.loaded = entry
+        for base, path in files:
             if base != entry.segment:
                 self.seal(base, path.stat().st_size)
                 continue
@@ -367,6 +434,11 @@ class LocalLog(Log):
             except Corrupt as error:
                 self.damage = error
                 self.unloaded = entry
+            except Unavailable:
+                self.sealed = self.sealed_lengths = ()
+                self.unloaded = entry
+                self.loaded = None
+                raise
 
     def seal(self, base: int, length: int) -> None:
         """The segment that begins there is full."""
@@ -377,7 +449,10 @@ class LocalLog(Log):
         """Let go of segments in which nothing is left; returns the files to remove."""
         if self.flushing:
             return []
-        self.load()
+        try:
+            self.load()
+        except Unavailable:
+            return []  # they go another time
         if self.damage is not None:
             return []
         # Where the last full segment ends is known from the active one; without that it stays until all is gone.
@@ -399,10 +474,41 @@ class LocalLog(Log):
 
     def _check(self, offset: int) -> None:
         self.load()
+        if self.loaded is not None:
+            self.check_segments(self.loaded)
         if self.damage is not None:
             raise self.damage
         if offset < self.first_offset:
             raise Truncated(f"{self.name}: offset {offset} is gone, the log starts at {self.first_offset}")
+
+    def check_segments(self, entry: LogEntry) -> None:
+        """Find out whether a segment is missing: the last one that the checkpoint names, or the first one needed."""
+        self.loaded = None
+        if self.damage is not None:
+            return
+        bases = [*self.sealed, *([self.active.base] if self.active is not None else [])]
+        path = segment_path(self.segments_directory, entry.segment)
+        lost = entry.segment
+        if lost < 0 or lost in bases or self.first_offset >= self._base_behind(lost):
+            path = self.segments_directory  # the name of the first one is not known, it may begin with older messages
+            lost = self.first_offset
+            if lost >= self._base_behind(-1):
+                return
+        what = f"the segment with the messages of {self.name!r} from offset {lost} on is missing"
+        self.damage = Corrupt(str(path), 0, f"{what}; restore it from a copy")
+        if self.active is None:
+            self.unloaded = entry
+
+    def _base_behind(self, base: int) -> int:
+        """Where the messages begin that come behind those of the segment with this base."""
+        for sealed in self.sealed:
+            if sealed > base:
+                return sealed
+        if self.active is not None and self.active.base > base:
+            return self.active.base
+        if self._lone is not None:
+            return self.next_offset - 1
+        return self._pieces[0].base if self._pieces else self.next_offset
 
     def _rows(self, offset: int, stop: int) -> list[Message]:
         """Messages from `offset` on, from one piece of the tail or one block."""
@@ -439,7 +545,13 @@ class LocalLog(Log):
     def _sealed_segment(self, base: int) -> Segment:
         segment = self._cache.segment(self.id, base)
         if segment is None:
-            segment = self._cache.load(segment_path(self.segments_directory, base), base, self.id)
+            segment, fits = self._cache.load(segment_path(self.segments_directory, base), base, self.id)
+            following = self._base_behind(base)
+            if max(segment.next, self.first_offset) < following:
+                self._cache.forget(self.id, base)  # whoever asks next is told as well
+                what = f"the messages of {self.name!r} from offset {segment.next} to {following - 1} are missing"
+                path = segment_path(self.segments_directory, segment.next) if fits else segment.path
+                raise Corrupt(str(path), 0 if fits else segment.length, f"{what}; restore the segments from a copy")
         return segment
 
     def _find_in(self, segment: Segment, timestamp_us: int) -> int:

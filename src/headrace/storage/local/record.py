@@ -50,7 +50,7 @@ from headrace.storage.group_state import (
 )
 from headrace.storage.local import block as blocks
 from headrace.storage.local.block import Block, BlockHead
-from headrace.storage.local.checksum import crc32
+from headrace.storage.local.files import crc32
 
 MAGIC: Final = b"HRJR"
 VERSION: Final = 1

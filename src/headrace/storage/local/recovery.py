@@ -15,19 +15,30 @@ from headrace.storage.group_state import WORK, GroupState
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.checkpoint import (
     GROUPS,
+    SUFFIX,
     Checkpoint,
     LogEntry,
     checkpoint_path,
     decode_checkpoint,
+    decode_tails,
     encode_checkpoint,
+    tails_path,
 )
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.group_files import decode_pending, decode_progress, decode_state, group_key
-from headrace.storage.local.journal import PAGE, JournalFile, Position
-from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
+from headrace.storage.local.group_files import check_age, decode_pending, decode_progress, decode_state, group_key
+from headrace.storage.local.journal import NEWEST_NAME as NEWEST_NAME
+from headrace.storage.local.journal import (
+    PAGE,
+    JournalFile,
+    JournalReader,
+    Position,
+    mend_headers,
+    read_files,
+    read_newest,
+    wipe_behind,
+)
 from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
-from headrace.storage.local.tails import SUFFIX, decode_tails, tails_path
 
 _log: Final = logging.getLogger("headrace.storage")
 _FIRST_SEQ_BITS: Final = 62
@@ -48,20 +59,27 @@ class Recovery:
     def load(self) -> JournalReader:
         """Take in the checkpoint; the reader returned gives the records to replay. Raises Corrupt."""
         self.files = read_files(self._disk, self._root / "journal")
-        # What is read from here on may not be on the disk yet; files are changed because of it, so it has to be.
+        # What is read from here on may not be on the disk yet; files are changed because of it, so it has to be. So do
+        # names: a process that was killed may just have put the checkpoint in place, or made directories.
+        self._disk.sync_tree(self._root)
         self._disk.sync_files([file.path for file in self.files])
         checkpoint = self._read_checkpoint()
         self.end = checkpoint.position
         self._catalog.next_id = checkpoint.next_id
         self._load_tables(checkpoint)
         for entry in checkpoint.logs:
-            self._load_log(entry)
+            self._load_log(entry, checkpoint)
         self._load_tails(checkpoint)
-        return JournalReader(self._disk, self.files, checkpoint.position)
+        directory = self._root / "journal"
+        stated, is_damaged = read_newest(self._disk, directory)
+        if is_damaged:
+            _log.warning("%s is damaged; it is made again from the journal", directory / NEWEST_NAME)
+        return JournalReader(self._disk, directory, self.files, checkpoint.position, stated)
 
     def finish(self, reader: JournalReader) -> None:
         """The journal is replayed: cut what was torn, refuse what is damaged."""
         self.end = reader.end
+        self._check_groups(reader.end)
         mend_headers(self._disk, reader.headless)
         if reader.torn:
             _log.warning(
@@ -75,8 +93,18 @@ class Recovery:
                 self._catalog.forget_dirty(group)  # its files stay as they are
         for log in self._catalog.logs.values():
             log.staged_next = log.next_offset
+            if log.loaded is not None:
+                log.check_segments(log.loaded)
             if log.damage is not None:
                 _log.error("the queue is refused: %s", log.damage, extra={"queue": log.name})
+
+    def _check_groups(self, end: Position) -> None:
+        """Raises Corrupt when a group's files hold a commit that the journal has lost: both were synced before."""
+        for group in self._catalog.groups_by_id.values():
+            if max(group.progress_seq, group.pending_seq) > end.seq:
+                seq = max(group.progress_seq, group.pending_seq)
+                what = f"the journal ends at commit {end.seq}, but {group.directory} holds what commit {seq} did"
+                raise Corrupt(str(self._root / "journal"), 0, f"{what}; restore journal/ from a copy")
 
     def _read_checkpoint(self) -> Checkpoint:
         path = checkpoint_path(self._root)
@@ -88,7 +116,7 @@ class Recovery:
         self._disk.write_file(path, encode_checkpoint(checkpoint))
         return checkpoint
 
-    def _load_log(self, entry: LogEntry) -> None:
+    def _load_log(self, entry: LogEntry, checkpoint: Checkpoint) -> None:
         log = self._catalog.log(entry.name)
         log.id = entry.id
         log.first_offset = entry.first
@@ -99,13 +127,15 @@ class Recovery:
         if entry.groups:
             log.groups_by_name = {}
         for group_id, name in entry.groups:
-            group = self._load_group(log, group_id, name)
+            group = self._load_group(log, group_id, name, checkpoint.files.get(group_id, (0, False)))
             assert log.groups_by_name is not None
             log.groups_by_name[name] = group
             self._catalog.groups_by_id[group_id] = group
 
-    def _load_group(self, log: LocalLog, group_id: int, name: str) -> LocalGroup:
+    def _load_group(self, log: LocalLog, group_id: int, name: str, files: tuple[int, bool]) -> LocalGroup:
+        """Take in a group; `files` is what the checkpoint says of those that it has."""
         group = LocalGroup(group_id, log, GroupState(name, WORK, "", 0), 0, 0)
+        group.files_seq, group.has_pending_file = files
         shared = self._catalog.tables.get(GROUPS)
         value = shared.values.get(group_key(group_id)) if shared is not None else None
         try:
@@ -124,10 +154,13 @@ class Recovery:
         directory = group.directory
         path = directory / "pel.log"
         group.state, group.progress_seq = _read_progress(directory / "state.json", group.id)
-        group.pending_seq = group.progress_seq
-        if path.exists():
+        check_age(directory / "state.json", group.progress_seq, group.files_seq)
+        group.pending_seq = 0  # without a file there were no entries as of the checkpoint, whatever state.json holds
+        if group.has_pending_file or path.exists():
+            group.state.pending, group.pending_seq = decode_pending(_read(path), path, group.id)
+            check_age(path, group.pending_seq, group.files_seq)
             group.has_pending_file = True
-            group.state.pending, group.pending_seq = decode_pending(path.read_bytes(), path, group.id)
+        group.files_seq = group.files_seq or group.progress_seq
 
     def _load_tails(self, checkpoint: Checkpoint) -> None:
         """Take in the messages of small tails, and remove files of them that no checkpoint names."""
@@ -154,7 +187,7 @@ class Recovery:
         for name, (generation, length) in checkpoint.tables.items():
             if name in DEFINITIONS:
                 path = definitions_path(self._root, name)
-                table = decode_definitions(name, _read(path), path)
+                table = decode_definitions(name, _read(path), path, length)
             else:
                 path = table_path(self._root, name, generation)
                 table = decode_table(name, generation, _read(path), length, path)

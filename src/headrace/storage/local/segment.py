@@ -1,4 +1,4 @@
-"""Segment files: blocks one behind the other, with an offset index and a time index beside them. No journal, no tail.
+"""Segment files: blocks in a row, with an offset index and a time index beside them. No journal, no tail.
 
 `<base offset, 20 digits>.seg`, little-endian:
 
@@ -22,8 +22,12 @@
            .tix: largest timestamp up to and including this block[n] i64, base offset[n] u64
 
 Both are made again from the segment when they are missing or do not fit it.
+
+For whoever reads a directory from outside: nothing is mended here, and only as much of a growing segment is looked at
+as its reader says counts. segment.py has what the engine knows of its own segments.
 """
 
+import contextlib
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -33,9 +37,10 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.local import block as blocks
-from headrace.storage.local.block import Block, decode_block, decode_header
-from headrace.storage.local.checksum import crc32
+from headrace.storage.local.block import HEADER_BYTES as BLOCK_HEADER_BYTES
+from headrace.storage.local.block import Block, BlockHead, decode_block, decode_head, decode_header
 from headrace.storage.local.disk import Disk
+from headrace.storage.local.files import crc32
 
 MAGIC: Final = b"HRSG"
 INDEX_MAGIC: Final = b"HRIX"
@@ -194,7 +199,7 @@ def encode_indexes(segment: Segment) -> list[tuple[Path, bytes]]:
 def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segment, str]:
     """Learn a full segment from its indexes, or from itself when they do not fit; the text says what was wrong.
 
-    Raises Corrupt when the segment itself is damaged.
+    Indexes do not say where the last block ends: see `end_of`. Raises Corrupt when the segment itself is damaged.
     """
     try:
         fd = disk.open(path)
@@ -208,6 +213,7 @@ def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segmen
     try:
         index = read_index(disk, path.with_suffix(".idx"), INDEX_MAGIC, length)
         times = read_index(disk, path.with_suffix(".tix"), TIME_MAGIC, length)
+        _check_bases(index, times, base)
     except (OSError, ValueError) as error:
         segment = scan_segment(disk, path, base, log_id)
         write_indexes(disk, segment)
@@ -218,6 +224,24 @@ def load_indexes(disk: Disk, path: Path, base: int, log_id: int) -> tuple[Segmen
     segment.positions.frombytes(index[len(index) // 2 :])
     segment.times.frombytes(times[: len(times) // 2])
     return segment, ""
+
+
+def _check_bases(index: bytes, times: bytes, base: int) -> None:
+    """Raises ValueError when the indexes are not about a segment with this base, or not about the same one."""
+    bases = index[: len(index) // 2]
+    if bases[:8] != base.to_bytes(8, "little") or times[len(times) // 2 :] != bases:
+        raise ValueError("the indexes are those of another segment")
+
+
+def end_of(disk: Disk, segment: Segment) -> int:
+    """The offset behind the last block, by the header of that. Raises Corrupt."""
+    position, _ = segment.extent(len(segment.bases) - 1)
+    fd = disk.open_to_read(segment.path)
+    try:
+        header = disk.read(fd, position, blocks.HEADER_BYTES)
+    finally:
+        disk.close(fd)
+    return segment.bases[-1] + blocks.decode_head(header, str(segment.path), position).count
 
 
 def _encode_index(segment: Segment, magic: bytes, entries: bytes) -> bytes:
@@ -240,3 +264,79 @@ def read_index(disk: Disk, path: Path, magic: bytes, segment_length: int) -> byt
     if length != segment_length or len(data) != HEADER_BYTES + count * 16:
         raise ValueError(f"{path.name} does not fit its segment")
     return data[HEADER_BYTES:]
+
+
+@final
+class Outline:
+    """What is known of one segment so far."""
+
+    def __init__(self, path: Path, log_id: int) -> None:
+        self._path = path
+        self.path = str(path)
+        self.log_id = log_id
+        self.bases: array[int] = array("Q")
+        self.stops: array[int] = array("Q")
+        """Behind which offset each block ends; too high where messages in between were truncated."""
+        self._positions: array[int] = array("Q")
+        self._times: array[int] = array("q")
+        self._length = 0
+
+    def learn(self, disk: Disk, fd: int, length: int) -> None:
+        """Look at the first `length` bytes, or at all of a full segment with -1. Raises Corrupt."""
+        is_full = length < 0
+        if is_full:
+            length = disk.size(fd)
+        if self._length >= length:
+            return
+        if not self._length:
+            check_segment_header(disk.read(fd, 0, HEADER_BYTES), self._path, self.log_id)
+            self._length = HEADER_BYTES
+            if is_full and self._learn_from_indexes(disk, fd, length):
+                return
+        while self._length < length:
+            self._add(self._head(disk, fd, self._length, length))
+
+    def block_of(self, offset: int) -> int:
+        """The number of the block that holds this offset; -1 when it is before the first."""
+        return bisect_right(self.bases, offset) - 1
+
+    def block_at_time(self, timestamp_us: int) -> int:
+        """The number of the first block with a message of at least this time; one too high when there is none."""
+        return bisect_left(self._times, timestamp_us)
+
+    def extent(self, number: int) -> tuple[int, int]:
+        """Where a block starts and ends."""
+        at = self._positions
+        return at[number], at[number + 1] if number + 1 < len(at) else self._length
+
+    def _head(self, disk: Disk, fd: int, position: int, end: int) -> BlockHead:
+        data = disk.read(fd, position, BLOCK_HEADER_BYTES)
+        head = decode_head(data, self.path, position)
+        if position + head.length > end:
+            what = f"the block has {head.length} bytes, {end - position} are left"
+            raise Corrupt(self.path, position, what)
+        return head
+
+    def _add(self, head: BlockHead) -> None:
+        self.bases.append(head.base)
+        self.stops.append(head.base + head.count)
+        self._positions.append(self._length)
+        self._times.append(max(self._times[-1], head.max_time_us) if self._times else head.max_time_us)
+        self._length += head.length
+
+    def _learn_from_indexes(self, disk: Disk, fd: int, length: int) -> bool:
+        index = times = b""
+        with contextlib.suppress(OSError, ValueError):  # then the segment itself says it
+            index = read_index(disk, self._path.with_suffix(".idx"), INDEX_MAGIC, length)
+            times = read_index(disk, self._path.with_suffix(".tix"), TIME_MAGIC, length)
+        if not index or len(index) != len(times):
+            return False
+        half = len(index) // 2
+        self.bases.frombytes(index[:half])
+        self._positions.frombytes(index[half:])
+        self._times.frombytes(times[:half])
+        last = self._head(disk, fd, self._positions[-1], length)
+        self.stops.extend(self.bases[1:])
+        self.stops.append(last.base + last.count)
+        self._length = length
+        return True

@@ -1,4 +1,4 @@
-"""What is written in bulk and not committed yet: parts in files, by transaction, until they are taken or too old.
+"""Bulk writes that are not committed yet, by transaction, and messages as the blocks they are stored in.
 
 Nothing here is promised: a commit carries the messages themselves, so parts that a power failure took are only
 missing, and whoever commits hears so. A part is a line of JSON, the blocks that it counts, and what is kept with them:
@@ -12,15 +12,106 @@ import contextlib
 import hashlib
 import json
 import shutil
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
-from headrace.storage.local.block import HEADER_BYTES, decode_block
-from headrace.storage.local.disk import PRIVATE_DIRECTORY, open_privately
-from headrace.storage.local.encoded import EncodedBlock
-from headrace.storage.local.names import encode_name
+from headrace.model import Message, Source
+from headrace.storage.api import Encoded
+from headrace.storage.local.block import EXPIRES, HEADER_BYTES, NOT_BEFORE, Block, cut_block, decode_block
+from headrace.storage.local.block_coding import decode_messages, encode_block
+from headrace.storage.local.disk import PRIVATE_DIRECTORY, is_out_of_files, open_privately
+from headrace.storage.local.files import encode_name
+
+
+@final
+class EncodedBlock(Encoded):
+    """The messages of one block, and what has to be known of them before they are stored."""
+
+    def __init__(self, block: Block, largest_bytes: int, first_expiry_us: int) -> None:
+        self.block = block
+        self.count = block.count
+        self.payload_bytes = block.payload_bytes
+        self.largest_bytes = largest_bytes
+        self.first_expiry_us = first_expiry_us
+
+    def sources(self) -> list[Source]:
+        return self.block.sources()
+
+    def source_index(self) -> Sequence[int] | None:
+        return self.block.source_index()
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        return decode_messages(self.block, start, stop)
+
+    def take(self, rows: Sequence[int]) -> Encoded:
+        messages = decode_messages(self.block, 0, self.count)
+        return encoded(encode_block(0, [messages[row] for row in rows]))
+
+    def due_times(self) -> Sequence[int]:
+        return self.block.not_before(0, self.count) if self.block.columns & NOT_BEFORE else ()
+
+    def expiring(self, ttl_us: int, now_us: int, keeps_earlier: bool = True) -> Encoded:
+        block = self.block
+        limits = array("q", [now_us + ttl_us]) * self.count
+        if block.columns & NOT_BEFORE:
+            due = block.not_before(0, self.count)
+            limits = array("q", [max(now_us, time_us) + ttl_us for time_us in due])
+        if keeps_earlier and block.columns & EXPIRES:
+            own = block.expires(0, self.count)
+            limits = array("q", [min(limit, at) if at else limit for limit, at in zip(limits, own, strict=True)])
+        return EncodedBlock(block.with_expiry(limits), self.largest_bytes, min(limits))
+
+
+@final
+class EncodedRows(Encoded):
+    """Messages for one log among the rows of a block that has those of others too."""
+
+    def __init__(
+        self, block: Block, start: int, count: int, payload_bytes: int, largest_bytes: int, first_expiry_us: int
+    ) -> None:
+        self.block = block
+        self.start = start
+        self.count = count
+        self.payload_bytes = payload_bytes
+        self.largest_bytes = largest_bytes
+        self.first_expiry_us = first_expiry_us
+
+    def alone(self) -> EncodedBlock:
+        """The same in a block of their own."""
+        rows = cut_block(self.block, self.start, self.start + self.count, 0)
+        return EncodedBlock(rows, self.largest_bytes, self.first_expiry_us)
+
+    def sources(self) -> list[Source]:
+        return self.alone().sources()
+
+    def source_index(self) -> Sequence[int] | None:
+        return self.alone().source_index()
+
+    def messages(self, start: int, stop: int) -> list[Message]:
+        return decode_messages(self.block, self.start + start, self.start + stop)
+
+    def take(self, rows: Sequence[int]) -> Encoded:
+        return self.alone().take(rows)
+
+    def due_times(self) -> Sequence[int]:
+        stop = self.start + self.count
+        return self.block.not_before(self.start, stop) if self.block.columns & NOT_BEFORE else ()
+
+    def expiring(self, ttl_us: int, now_us: int, keeps_earlier: bool = True) -> Encoded:
+        return self.alone().expiring(ttl_us, now_us, keeps_earlier)
+
+
+def encoded(block: Block) -> EncodedBlock:
+    """The messages of a block, with what has to be known of them."""
+    bounds = block.payload_bounds()
+    largest = max([stop - start for start, stop in pairwise(bounds)])
+    expiries = [time_us for time_us in block.expires(0, block.count) if time_us]
+    return EncodedBlock(block, largest, min(expiries, default=0))
+
 
 FORMAT: Final = 2
 EXPIRE_SECONDS: Final = 3600
@@ -94,12 +185,20 @@ class StagingArea:
         path = self._folder(transaction) / (encode_name(part).replace("/", "+") + _SUFFIX)
         try:
             data = path.read_bytes()
+        except OSError as error:
+            if is_out_of_files(error):
+                raise Unavailable(f"a part cannot be read now: {error.strerror}") from error
+            raise self._missing(transaction, part) from error
+        try:
             return _decode(data, str(path))
-        except (OSError, ValueError, KeyError, Corrupt) as error:
-            raise NotFound(
-                f"part {part!r} of transaction {transaction!r} is not there: it was never written, or it was given up "
-                f"because nothing was heard of the transaction for too long. Write it again"
-            ) from error
+        except (ValueError, KeyError, Corrupt) as error:
+            raise self._missing(transaction, part) from error
+
+    def _missing(self, transaction: str, part: str) -> NotFound:
+        return NotFound(
+            f"part {part!r} of transaction {transaction!r} is not there: it was never written, or it was given up "
+            f"because nothing was heard of the transaction for too long. Write it again"
+        )
 
     def remove(self, transaction: str, attempt: str = "") -> None:
         """Forget a transaction, and take nothing of this attempt any more; one that is not there is fine."""

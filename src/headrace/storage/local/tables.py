@@ -22,8 +22,7 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.api import DEFINITIONS
-from headrace.storage.local.checksum import crc32
-from headrace.storage.local.json_file import decode_json, encode_json, seal_json
+from headrace.storage.local.files import crc32, decode_json, encode_json, seal_json
 
 FORMAT: Final = 1
 MAGIC: Final = b"HRKV"
@@ -39,7 +38,10 @@ _READABLE: Final = 256
 
 @final
 class TableWrite:
-    """What a checkpoint has to write for one table: `data` at `position` of `path`, or the whole file."""
+    """What a checkpoint has to write for one table: `data` at `position` of `path`, or the whole file.
+
+    `length` is how much of the file counts then; for definitions, as of which commit they are.
+    """
 
     __slots__ = ("changed", "data", "generation", "length", "name", "path", "position", "whole")
 
@@ -98,7 +100,9 @@ class Table:
 
     def _write(self, root: Path, seq: int, changed: set[bytes]) -> TableWrite:
         if self._is_document:
-            return TableWrite(self.name, definitions_path(root, self.name), self._document(seq), 0, 0, True)
+            change = TableWrite(self.name, definitions_path(root, self.name), self._document(seq), 0, 0, True)
+            change.length = seq  # of a whole document the checkpoint keeps how new it is
+            return change
         if self.generation == 0 or self.length > 2 * self.live_bytes + _WASTE_BYTES:
             entries = [HEADER, *[_encode_entry(key, value) for key, value in self.values.items()]]
             generation = self.generation + 1
@@ -130,12 +134,16 @@ def table_path(root: Path, name: str, generation: int) -> Path:
     return root / "state" / f"{name}.{generation}.kv"
 
 
-def decode_definitions(name: str, data: bytes, path: Path) -> Table:
-    """A table of definitions. Raises Corrupt."""
-    values = decode_json(data, path, FORMAT).get(name)
-    if not isinstance(values, dict):
-        raise Corrupt(str(path), 0, f"it holds no {name}")
-    table = Table(name)
+def decode_definitions(name: str, data: bytes, path: Path, least_seq: int = 0) -> Table:
+    """A table of definitions as of commit `least_seq` or later. Raises Corrupt."""
+    document = decode_json(data, path, FORMAT)
+    values, seq = document.get(name), document.get("seq")
+    if not isinstance(values, dict) or not isinstance(seq, int):
+        raise Corrupt(str(path), 0, f"it holds no {name}, or does not say as of which commit")
+    if seq < least_seq:
+        what = f"it is an old version, as of commit {seq}; the one of commit {least_seq} was stored"
+        raise Corrupt(str(path), 0, f"{what}; restore it from the copy that the checkpoint is from")
+    table = Table(name, 0, seq)
     for key, value in values.items():
         table.keep(key.encode(), encode_definition(value))
     table.changed.clear()

@@ -1,8 +1,9 @@
-"""Keeping an engine's files and memory bounded: flushes, checkpoints, removals, and what to do on a full disk.
+"""Bounds on an engine's files and memory: flushes, checkpoints, removals, and what to do on a full disk.
 
-Runs in the thread that owns the engine; the flusher does the writing. Knows no commits: engine.py has those.
+Runs in the thread that owns the engine, between two commits; the flusher writes what was taken down.
 """
 
+import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +11,139 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import StorageSettings
+from headrace.errors import Unavailable
 from headrace.storage.local.catalog import Catalog
-from headrace.storage.local.disk import is_full
-from headrace.storage.local.flusher import Flusher
-from headrace.storage.local.jobs import CheckpointWrite, Flush, Job, LogFlush, PrepareJournalFile, WriteIndexes
+from headrace.storage.local.checkpoint import GROUPS, Checkpoint, LogEntry, tails_path
+from headrace.storage.local.disk import is_full, is_out_of_files
+from headrace.storage.local.flusher import (
+    CheckpointWrite,
+    Flush,
+    Flusher,
+    Job,
+    LogFlush,
+    PrepareJournalFile,
+    WriteIndexes,
+)
+from headrace.storage.local.group_files import encode_pending, encode_progress, encode_state, group_key
 from headrace.storage.local.journal import Journal, Position
-from headrace.storage.local.log import LocalLog
+from headrace.storage.local.log import LocalGroup, LocalLog
 from headrace.storage.local.segment import Segment, segment_path
-from headrace.storage.local.snapshot import end_checkpoint, take_down, take_small_tails, undo_checkpoint
+from headrace.storage.local.tables import table_path
+
+
+def take_down(root: Path, catalog: Catalog, position: Position, own_files: int) -> CheckpointWrite:
+    """All that is there as of `position`, but for the tails; more changed groups than `own_files` share a table."""
+    checkpoint = Checkpoint(position, catalog.next_id)
+    write = CheckpointWrite(checkpoint)
+    for log in catalog.logs_by_id.values():
+        checkpoint.logs.append(_entry_of(log))
+    _take_groups(write, catalog, own_files)
+    for group in catalog.groups_by_id.values():
+        if group.has_files and not group.is_shared:
+            checkpoint.files.setdefault(group.id, (group.files_seq, group.has_pending_file))
+    for name, table in catalog.tables.items():
+        if table.changed:
+            old = table.generation
+            change = table.write(root, position.seq)
+            write.tables.append(change)
+            if old and change.generation != old:
+                write.obsolete.append(table_path(root, name, old))
+            checkpoint.tables[name] = (change.generation, change.length)
+        elif table.length or table.values:
+            checkpoint.tables[name] = (table.generation, table.length)
+    return write
+
+
+def take_small_tails(write: CheckpointWrite, root: Path, catalog: Catalog, own_files: int, max_bytes: int) -> None:
+    """Have the smallest tails, `max_bytes` of them, written to one file, if there are more than `own_files`."""
+    tails = catalog.tails()
+    for log in tails:
+        log.forget_settled()
+    generation = catalog.tails_generation
+    if generation:
+        write.obsolete.append(tails_path(root, generation))
+    small = sorted([log for log in tails if log.has_small_tail], key=_tail_bytes_of)
+    if len(small) <= own_files:
+        return
+    write.checkpoint.tails = (generation + 1, 0)
+    for log in small:
+        max_bytes -= log.tail_bytes
+        if max_bytes < 0:
+            break
+        write.carried.add(log)
+        tail = log.copy_tail()
+        if tail.messages:
+            write.tails.append(tail)
+
+
+def end_checkpoint(write: CheckpointWrite, catalog: Catalog) -> None:
+    """A checkpoint is written: note where things are now."""
+    catalog.tails_generation = write.checkpoint.tails[0]
+    for table in write.tables:
+        catalog.tables[table.name].generation = table.generation
+        catalog.tables[table.name].length = table.length
+    for group in write.groups:
+        group.has_files = not group.is_shared
+        group.files_seq = write.checkpoint.position.seq
+
+
+def undo_checkpoint(write: CheckpointWrite, catalog: Catalog) -> None:
+    """A checkpoint was not written: everything it held is still to be."""
+    for group in write.groups:
+        if catalog.groups_by_id.get(group.id) is group:
+            catalog.note_dirty(group)
+    for table in write.tables:
+        catalog.tables[table.name].changed.update(table.changed)
+
+
+def _take_groups(write: CheckpointWrite, catalog: Catalog, own_files: int) -> None:
+    """The states of all groups that changed: those that have been in the table stay there."""
+    dirty = catalog.take_dirty()
+    seq = write.checkpoint.position.seq
+    is_many = len(dirty) > own_files
+    for group in dirty:
+        write.groups.append(group)
+        if is_many or group.is_shared:
+            group.is_shared = True
+            catalog.table(GROUPS).put(group_key(group.id), encode_state(group.state))
+            if group.has_files:
+                write.obsolete_directories.append(group.directory)
+        else:
+            write.files += _files_of(group, seq)
+            write.checkpoint.files[group.id] = (seq, group.has_pending_file)
+
+
+def _entry_of(log: LocalLog) -> LogEntry:
+    entry = LogEntry(log.id, log.name, log.first_offset, log.next_offset)
+    if log.unloaded is not None:
+        entry.segment = log.unloaded.segment
+        entry.segment_length = log.unloaded.segment_length
+    elif log.active is not None:
+        entry.segment = log.active.base
+        entry.segment_length = log.active.length
+    elif log.loaded is not None:  # it is not known yet whether the segment is gone for good or lost
+        entry.segment = log.loaded.segment
+        entry.segment_length = log.loaded.segment_length
+    entry.stored_bytes = log.stored_bytes
+    if log.groups_by_name:
+        entry.groups = [(group.id, name) for name, group in log.groups_by_name.items()]
+    return entry
+
+
+def _files_of(group: LocalGroup, seq: int) -> list[tuple[Path, bytes]]:
+    """The group's files as they have to be; the pending list comes first, each says what it holds by itself."""
+    directory = group.directory
+    files: list[tuple[Path, bytes]] = []
+    if group.state.pending or group.has_pending_file:
+        group.has_pending_file = True
+        files.append((directory / "pel.log", encode_pending(group.id, group.state, seq)))
+    files.append((directory / "state.json", encode_progress(group.log.name, group.id, group.state, seq)))
+    return files
+
+
+def _tail_bytes_of(log: LocalLog) -> int:
+    return log.tail_bytes
+
 
 _log: Final = logging.getLogger("headrace.storage")
 _RETRY_US: Final = 1_000_000
@@ -56,6 +182,8 @@ class Upkeep:
         self.checkpoint_wanted = False
         self.full: OSError | None = None
         """Why there is no room, while there is none."""
+        self._is_told = False
+        """Whether the log says so."""
 
     def start(self, journal: Journal, checkpoint_position: Position) -> None:
         """The directory is open: from now on its journal is kept short."""
@@ -120,6 +248,12 @@ class Upkeep:
         logs = self._largest_tails()
         if write is not None:
             logs = [log for log in self._catalog.tails() if log not in write.carried]
+        try:
+            for log in logs:
+                log.load()
+        except Unavailable as error:
+            self._put_off(OSError(errno.EMFILE, str(error)), write)
+            return
         for log in logs:
             pieces = log.begin_flush()
             parts.append(LogFlush(log, pieces, entries.get(log.id)))
@@ -161,20 +295,31 @@ class Upkeep:
         error = flush.error
         write = flush.checkpoint
         if error is None:
-            if self.full is not None:
-                _log.warning("there is space on the disk again; publishing goes on")
+            if self._is_told and self.full is not None:
+                what = "are descriptors" if is_out_of_files(self.full) else f"is space on the disk of {self._root}"
+                _log.warning("there %s again", what)
+            self._is_told = False
             self.full = None
             if write is not None:
                 self._end_checkpoint(write)
             return None
         if not is_full(error):
             return error
-        self.full = error
+        self._put_off(error, write)
+        return None
+
+    def _put_off(self, why: OSError, write: CheckpointWrite | None) -> None:
+        """There is no room for a flush: try it again in a while."""
+        self.flushing = False
+        if self.full is None:
+            what = "descriptors ran out" if is_out_of_files(why) else f"the disk of {self._root} is full"
+            _log.warning("%s: messages stay in the journal while that has room", what)
+            self._is_told = True
+        self.full = why
         self._retry_at_us = self._clock.monotonic_us() + _RETRY_US
         if write is not None:
             self.checkpoint_wanted = True
             undo_checkpoint(write, self._catalog)
-        return None
 
     def _take_log_flush(self, part: LogFlush) -> None:
         """Note the blocks that were written; what was not stays in the tail."""
@@ -217,7 +362,3 @@ class Upkeep:
         """How much of the journal would have to be replayed."""
         files = position.index - self._checkpoint_position.index
         return files * self._settings.journal_file_bytes + position.at - self._checkpoint_position.at
-
-
-def _tail_bytes_of(log: LocalLog) -> int:
-    return log.tail_bytes

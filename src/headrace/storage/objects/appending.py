@@ -16,10 +16,8 @@ from headrace.storage.objects.keys import (
     reference_key,
     time_key,
 )
-from headrace.storage.objects.log import ObjectLog, Surroundings
-from headrace.storage.objects.metadata import MetadataEncoder, payload_length, timestamp_us
-from headrace.storage.objects.records import encode_entry
-from headrace.storage.objects.sequence import Sequence
+from headrace.storage.objects.log import LogContext, ObjectLog
+from headrace.storage.objects.records import MetadataEncoder, Sequence, encode_entry, payload_length, timestamp_us
 
 _ENTRY_ROWS: Final = 1000
 _ENTRY_BYTES: Final = 1 << 20
@@ -30,15 +28,23 @@ _INDEX_ROWS: Final = 1024
 
 
 Find = Callable[[str], ObjectLog]
+Mark = tuple[int, int, int]
+"""A payload of one commit: the identity of its bytes, that of its source if they are few, and how often its log had it.
+
+Queues with a time to live get copies of a message, which have its payload and source. Python has each payload of one
+byte once, so that messages which have nothing else in common would share it.
+"""
 
 
 @final
 class Prepared:
-    """The messages of one append with their metadata; `shared` says whose payloads other logs get as well."""
+    """The messages of one append with their metadata; `shared` has marks for payloads that other logs get as well."""
 
     __slots__ = ("append", "lender", "lent", "messages", "metadata", "shared")
 
-    def __init__(self, append: Append, messages: list[Message], metadata: list[bytes], shared: list[bool]) -> None:
+    def __init__(
+        self, append: Append, messages: list[Message], metadata: list[bytes], shared: list[Mark | None]
+    ) -> None:
         self.append = append
         self.messages = messages
         self.metadata = metadata
@@ -53,7 +59,7 @@ class Prepared:
 class Appender:
     """Adds messages to logs."""
 
-    def __init__(self, surroundings: Surroundings, sequence: Sequence) -> None:
+    def __init__(self, surroundings: LogContext, sequence: Sequence) -> None:
         self._surroundings = surroundings
         self._sequence = sequence
         self._encoder = MetadataEncoder()
@@ -65,10 +71,9 @@ class Appender:
         found: list[Prepared] = []
         encode = self._encoder.encode
         takers = _takers(commit)
-        for append, shared in zip(commit.appends, _sharing(commit), strict=True):
-            encoded = append.encoded
-            messages = list(append.messages) if encoded is None else encoded.messages(0, encoded.count)
-            shared = shared or [False] * len(messages)
+        rows = _messages(commit)
+        for append, messages, shared in zip(commit.appends, rows, _sharing(commit, rows), strict=True):
+            is_shared = [mark is not None for mark in shared]
             lent: list[int] = []
             lender = find(append.origin.log) if append.origin is not None else None
             if append.origin is not None and lender is not None:
@@ -77,8 +82,8 @@ class Appender:
                     _lent(lender, offset, message, takers[log, offset])
                     for offset, message in zip(offsets, messages, strict=True)
                 ]
-                shared = [each or payload >= 0 for each, payload in zip(shared, lent, strict=True)]
-            metadata = [encode(message, each) for message, each in zip(messages, shared, strict=True)]
+                is_shared = [each or payload >= 0 for each, payload in zip(is_shared, lent, strict=True)]
+            metadata = [encode(message, each) for message, each in zip(messages, is_shared, strict=True)]
             prepared = Prepared(append, messages, metadata, shared)
             prepared.lender, prepared.lent = lender, lent
             found.append(prepared)
@@ -91,7 +96,7 @@ class Appender:
             batch.new[listing_key(log_name(self._surroundings.instance, log.id))] = b""
             batch.logs[log] = log.staged
 
-    def append(self, batch: Batch, log: ObjectLog, prepared: Prepared, shared_ids: dict[int, int]) -> None:
+    def append(self, batch: Batch, log: ObjectLog, prepared: Prepared, shared_ids: dict[Mark, int]) -> None:
         """Stage the messages at the end of the log."""
         messages, metadata = prepared.messages, prepared.metadata
         base = prepared.append.base = log.staged.next_offset
@@ -111,7 +116,7 @@ class Appender:
         log.shelf.append(base, ids, metadata, messages, self._surroundings.recent)
 
     def _store_payloads(
-        self, batch: Batch, log: ObjectLog, prepared: Prepared, shared_ids: dict[int, int]
+        self, batch: Batch, log: ObjectLog, prepared: Prepared, shared_ids: dict[Mark, int]
     ) -> list[int]:
         first = self._sequence.allocate(len(prepared.messages))
         ids = list(range(first, first + len(prepared.messages)))
@@ -119,8 +124,9 @@ class Appender:
             if prepared.lent and prepared.lent[row] >= 0:
                 ids[row] = self._borrow(batch, log, prepared, row)
                 continue
-            if prepared.shared[row]:
-                ids[row] = shared_ids.setdefault(id(message), ids[row])
+            mark = prepared.shared[row]
+            if mark is not None:
+                ids[row] = shared_ids.setdefault(mark, ids[row])
                 batch.new[reference_key(ids[row], log.id)] = b""
             batch.new[payload_key(ids[row])] = message.payload
         return ids
@@ -177,26 +183,43 @@ def _lent(lender: ObjectLog, offset: int, message: Message, takers: int) -> int:
     return about[0] if timestamp_us(about[1], lender.name) == message.timestamp_us else -1
 
 
-def _sharing(commit: Commit) -> list[list[bool]]:
-    """For each append, which of its messages go to other logs as well; nothing where none does.
-
-    A message that a log gets twice shares its payload once: an id stands for one message of a log.
-    """
-    if len(commit.appends) < 2:
-        return [[] for _ in commit.appends]
-    logs: dict[int, set[str]] = {}
+def _messages(commit: Commit) -> list[list[Message]]:
+    """The messages of each append. Those that came encoded and are equal get to have one payload."""
+    found: list[list[Message]] = []
+    known: dict[bytes, bytes] = {}
     for append in commit.appends:
-        for message in append.messages:
-            logs.setdefault(id(message), set()).add(append.log)
-    if all([len(names) == 1 for names in logs.values()]):
-        return [[] for _ in commit.appends]
-    given: set[tuple[int, str]] = set()
-    found: list[list[bool]] = []
-    for append in commit.appends:
-        shared: list[bool] = []
-        for message in append.messages:
-            place = (id(message), append.log)
-            shared.append(len(logs[id(message)]) > 1 and place not in given)
-            given.add(place)
-        found.append(shared)
+        encoded = append.encoded
+        if encoded is None:
+            found.append(list(append.messages))
+            continue
+        messages = encoded.messages(0, encoded.count)
+        if len(commit.appends) > 1:
+            for message in messages:
+                message.payload = known.setdefault(message.payload, message.payload)
+        found.append(messages)
     return found
+
+
+def _sharing(commit: Commit, rows: list[list[Message]]) -> list[list[Mark | None]]:
+    """For each append, the marks of payloads that go to other logs as well; None for the others.
+
+    A payload that a log gets twice has two marks: an id stands for one message of a log.
+    """
+    if len(rows) < 2:
+        return [[None] * len(messages) for messages in rows]
+    seen: dict[tuple[str, int, int], int] = {}
+    logs: dict[Mark, int] = {}
+    marks: list[list[Mark]] = []
+    for append, messages in zip(commit.appends, rows, strict=True):
+        name = append.log
+        own: list[Mark] = []
+        for message in messages:
+            payload = id(message.payload)
+            source = id(message.source) if len(message.payload) < 2 else 0
+            times = seen.get((name, payload, source), 0)
+            seen[name, payload, source] = times + 1
+            mark = (payload, source, times)
+            logs[mark] = logs.get(mark, 0) + 1
+            own.append(mark)
+        marks.append(own)
+    return [[mark if logs[mark] > 1 else None for mark in own] for own in marks]

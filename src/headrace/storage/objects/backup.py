@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.clock import Clock, SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import Refused, Unavailable
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import Database, Tuning
+from headrace.storage.objects.database import Database, Row, Tuning
 from headrace.storage.objects.location import Location
-from headrace.storage.objects.readable import Row
-from headrace.storage.objects.state import decode_log
+from headrace.storage.objects.records import decode_log
 from headrace.storage.objects.view import Admin, View, check_store
 
 _TIMEOUT_MS: Final = 60_000

@@ -8,7 +8,7 @@ from headrace.storage.group_state import Transition
 from headrace.storage.objects.group import Changes, ObjectGroup
 from headrace.storage.objects.keys import LENT, LOG, SEQUENCE, table_key, u64
 from headrace.storage.objects.log import ObjectLog
-from headrace.storage.objects.state import LogState, encode_log
+from headrace.storage.objects.records import LogState, encode_log
 
 STEP: Final = 0
 CREATE: Final = 1

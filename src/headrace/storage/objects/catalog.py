@@ -1,30 +1,80 @@
-"""All logs, groups and tables of a store as they are in memory, and how commits change them. No threads, no waiting.
+"""Logs, groups and tables of a store in memory: loaded at opening, changed by commits. No threads, no waiting.
 
 A commit is staged at once: names become objects, messages get ids and offsets. `flush` turns everything staged since
 the last time into records; once they are durable, `apply` lets readers see it. When it turns out that they cannot be
 made durable now, `revert` forgets what is staged.
 """
 
+import json
+from collections.abc import Iterator
 from typing import final
 
 from headrace.clock import Clock
-from headrace.errors import Refused
-from headrace.storage.api import Commit, Done, check_name, check_step
-from headrace.storage.group_state import CLAIMED, CREATED, DELETED, REQUEUED, GroupState, Transition
-from headrace.storage.objects.appending import Appender
+from headrace.errors import Corrupt, Refused, Unavailable
+from headrace.storage.api import QUEUES, Commit, Done, check_name, check_step
+from headrace.storage.group_state import CLAIMED, CREATED, DELETED, REQUEUED, WORK, GroupState, Transition
+from headrace.storage.objects import keys
+from headrace.storage.objects.appending import Appender, Mark
 from headrace.storage.objects.batch import CREATE, DELETE, DROP, STEP, Batch, Effect
-from headrace.storage.objects.group import EXPONENT, NO_MESSAGE, ObjectGroup
-from headrace.storage.objects.keys import DROPPED_LOG, DROPPED_QUEUE, MAX_NUMBER, SEQUENCE, queue_prefix, u64
-from headrace.storage.objects.log import ObjectLog, Surroundings
-from headrace.storage.objects.records import Spec
-from headrace.storage.objects.sequence import Sequence
+from headrace.storage.objects.collector import Garbage, LogGarbage, QueueGarbage
+from headrace.storage.objects.database import Database, Readable
+from headrace.storage.objects.group import NO_MESSAGE, ObjectGroup
+from headrace.storage.objects.keys import (
+    DROPPED_LOG,
+    DROPPED_QUEUE,
+    MAX_NUMBER,
+    MAX_UTF8_BYTES,
+    SEQUENCE,
+    decode_terminated,
+    lexical_successor,
+    queue_prefix,
+    spec_key,
+    u64,
+)
+from headrace.storage.objects.log import LogContext, ObjectLog
+from headrace.storage.objects.records import (
+    MAX_ATTEMPTS,
+    Sequence,
+    Spec,
+    decode_instance,
+    decode_log,
+    decode_progress,
+    decode_spec,
+    encode_instance,
+    encode_spec,
+)
+
+
+def spec_of(state: GroupState, log: str, definition: bytes | None, retention_s: int, bucket_size: int) -> Spec:
+    """What a group is to do. A queue of the broker's own has no definition. Raises Corrupt when that is damaged."""
+    try:
+        values = json.loads(definition) if definition is not None else {}
+    except ValueError as error:
+        raise Corrupt(f"the definition of queue {log!r}", 0, "it is not JSON") from error
+    attempts = _max_attempts(values) if state.mode == WORK else 0
+    expression = str(values.get("filter") or "")
+    if len(expression.encode()) > MAX_UTF8_BYTES:
+        expression = ""  # the definition alone has room for it
+    description = str(values.get("description") or f"{state.name} of {log}")
+    description = description.encode()[:MAX_UTF8_BYTES].decode(errors="ignore")
+    return Spec(state.filter, attempts, retention_s, bucket_size, description, expression)
+
+
+def _max_attempts(values: dict[str, object]) -> int:
+    """How often a message is delivered before it is given up; 0 where there is no limit."""
+    retry = values.get("retry")
+    limit = values.get("delivery_limit")
+    if limit is None and isinstance(retry, dict):
+        limit = retry.get("max_retries")
+    # A limit of n allows n tries beyond the first.
+    return min(limit + 1, MAX_ATTEMPTS) if isinstance(limit, int) and limit >= 0 else 0
 
 
 @final
 class Catalog:
     """What there is. Belongs to the engine's owner thread."""
 
-    def __init__(self, surroundings: Surroundings, sequence: Sequence, clock: Clock, done_retention_s: int) -> None:
+    def __init__(self, surroundings: LogContext, sequence: Sequence, clock: Clock, done_retention_s: int) -> None:
         self.logs: dict[str, ObjectLog] = {}
         self.tables: dict[str, dict[bytes, bytes]] = {}
         self._surroundings = surroundings
@@ -33,6 +83,8 @@ class Catalog:
         self._retention_s = done_retention_s
         self._appender = Appender(surroundings, sequence)
         self._batch = Batch()
+        self._flushed = Batch()
+        """What was flushed last; it is not applied yet, or there is nothing in it any more."""
         self._replacements: dict[str, ObjectLog] = {}
         """What stands in for logs that are dropped by what is staged."""
 
@@ -52,14 +104,17 @@ class Catalog:
         self._check_steps(commit)
         prepared = self._appender.prepare(commit, self._staging)
         about = [self._about(step) for step in commit.steps]
-        shared_ids: dict[int, int] = {}
+        shared_ids: dict[Mark, int] = {}
         for each in prepared:
             self._appender.append(self._batch, self._staging(each.append.log), each, shared_ids)
+        self._batch.puts.update(commit.puts)
         for step, known in zip(commit.steps, about, strict=True):
             self._step(step, known)
             if step.cut:
                 self._truncate(self._staging(step.log), step.cut)
-        self._batch.puts.update(commit.puts)
+        for table, key in commit.puts:
+            if table == QUEUES:
+                self._specify(self._staging(key.decode()))
         for name, before in commit.truncations.items():
             self._truncate(self._staging(name), before)
         for name in commit.drops:
@@ -115,9 +170,24 @@ class Catalog:
         state = GroupState(step.group, step.mode, step.filter, step.start)
         group = ObjectGroup(self._sequence.allocate(1), log, state)
         log.staged_groups[step.group] = group
-        spec = Spec(step.filter, 0, self._retention_s, EXPONENT, f"{step.group} of {log.name}")
-        group.create(spec, self._batch.groups.setdefault(group, {}))
+        group.create(self._spec_of(group), self._batch.groups.setdefault(group, {}))
         self._batch.effects.append(Effect(CREATE, log, group))
+
+    def _specify(self, log: ObjectLog) -> None:
+        """The queue of this log was defined: have the specifications of its groups say so."""
+        for group in log.staged_groups.values():
+            group.specify(self._spec_of(group), self._batch.groups.setdefault(group, {}))
+
+    def _spec_of(self, group: ObjectGroup) -> Spec:
+        definition = self._definition(group.log.name.encode())
+        return spec_of(group.state, group.log.name, definition, self._retention_s, group.exponent)
+
+    def _definition(self, key: bytes) -> bytes | None:
+        """The definition of a queue as the next commit finds it."""
+        for puts in (self._batch.puts, self._flushed.puts):
+            if (QUEUES, key) in puts:
+                return puts[QUEUES, key]
+        return self.tables.get(QUEUES, {}).get(key)
 
     def _delete_group(self, group: ObjectGroup) -> None:
         """Its records go now as far as they say that it is there; the collector removes the others."""
@@ -147,9 +217,22 @@ class Catalog:
 
     # -- storing -----------------------------------------------------------------------------------------------------
 
+    def renew_specifications(self) -> None:
+        """Stage those that do not say what the store's definitions say: earlier releases left some of it out."""
+        for log in self.logs.values():
+            for group in log.staged_groups.values():
+                spec = self._spec_of(group)
+                if group.records.get(spec_key(group.queue)) != encode_spec(spec):
+                    group.specify(spec, self._batch.groups.setdefault(group, {}))
+
+    def forget_settled(self, group: ObjectGroup, before_us: int) -> None:
+        """Stage that messages which were done or failed before this time go from buckets that are still added to."""
+        if not group.is_deleted and group.forget_settled(before_us):
+            self._batch.groups.setdefault(group, {})
+
     @property
     def has_staged(self) -> bool:
-        return bool(self._batch.commits)
+        return bool(self._batch.commits or self._batch.groups)
 
     def flush(self) -> Batch:
         """Everything staged, as records."""
@@ -159,6 +242,7 @@ class Catalog:
             self._sequence.record = None
         for group, changes in batch.groups.items():
             group.flush(changes)
+        self._flushed = batch
         return batch
 
     def apply(self, batch: Batch) -> None:
@@ -174,6 +258,7 @@ class Catalog:
                 self.tables.setdefault(table, {})[key] = value
         for group, changes in batch.groups.items():
             group.stored(changes)
+        self._flushed = Batch()
 
     def _apply(self, effect: Effect) -> None:
         log, group = effect.log, effect.group
@@ -200,6 +285,7 @@ class Catalog:
     def revert(self, batch: Batch) -> None:
         """Forget a batch that was flushed and all that was staged since, whose commits become those of the batch."""
         staged, self._batch = self._batch, Batch()
+        self._flushed = Batch()
         self._replacements = {}
         for each in (batch, staged):
             for lender in each.lenders:
@@ -210,3 +296,101 @@ class Catalog:
                 if group.log.groups_by_name.get(group.state.name) is group:
                     group.reload()
         batch.commits += staged.commits
+
+
+def prepare(database: Database, instance: str, clock: Clock) -> None:
+    """Have the database be one of ours. Raises Unavailable when it is somebody else's, and Corrupt."""
+    stored = database.get(keys.INSTANCE)
+    if stored is not None:
+        found = decode_instance(stored, keys.describe(keys.INSTANCE))
+        if found != instance:
+            raise Unavailable(f"{database.place} belongs to instance {found!r}, not {instance!r}")
+        return
+    for _ in database.scan(b"", None, at_once=1):
+        raise Unavailable(f"{database.place} holds something that is not Headrace's; choose another path")
+    segment = (0).to_bytes(8, "big") + (clock.now_us() // 1000).to_bytes(8, "big", signed=True)
+    database.store([(keys.LOG_SEGMENT, segment), (keys.INSTANCE, encode_instance(instance))])
+
+
+@final
+class Loading:
+    """Fills a catalog from a database."""
+
+    def __init__(self, database: Readable, catalog: Catalog, now_us: int) -> None:
+        self._database = database
+        self._catalog = catalog
+        self._now_us = now_us
+        self._logs: dict[int, ObjectLog] = {}
+        self._groups: dict[bytes, ObjectGroup] = {}
+
+    def load(self) -> list[Garbage]:
+        """Load everything; returns what the process before has not collected. Raises Corrupt and Unavailable."""
+        self._load_logs()
+        self._load_groups()
+        for key, value in self._database.scan_prefix(keys.TABLE):
+            table, row = keys.decode_table_key(key)
+            self._catalog.tables.setdefault(table, {})[row] = value
+        return list(self._garbage())
+
+    def _load_logs(self) -> None:
+        for key, value in self._database.scan_prefix(keys.LOG):
+            state = decode_log(value, keys.describe(key))
+            log = self._catalog.log(state.name)
+            log.identify(keys.log_id(key))
+            log.show(state)
+            log.revert()
+            self._logs[log.id] = log
+        for key, _ in self._database.scan_prefix(keys.LENT):
+            lender = self._logs.get(keys.log_id(key))
+            if lender is not None:
+                lender.is_lent = True
+
+    def _load_groups(self) -> None:
+        specs = {
+            key[len(keys.SPEC) :]: (value, decode_spec(value, keys.describe(key)))
+            for key, value in self._database.scan_prefix(keys.SPEC)
+        }
+        for key, value in self._database.scan_prefix(keys.PROGRESS):
+            self._load_group(key, value, specs)
+        for queue in specs:
+            if queue not in self._groups:
+                raise Corrupt(keys.describe(keys.spec_key(queue)), 0, f"queue {queue!r} has no progress")
+        for kind in (keys.ACTIVE, keys.ATTEMPTS):
+            for key, value in self._database.scan_prefix(kind):
+                group = self._groups.get(keys.decode_queue_key(key).queue)
+                if group is not None:
+                    group.records[key] = value
+        for group in self._groups.values():
+            group.reload()
+
+    def _load_group(self, key: bytes, value: bytes, specs: dict[bytes, tuple[bytes, Spec]]) -> None:
+        where = keys.describe(key)
+        log_id, state = decode_progress(value, where)
+        queue, _ = decode_terminated(key, 2, where)
+        log, spec = self._logs.get(log_id), specs.get(queue)
+        if log is None or spec is None or not queue.isdigit():
+            raise Corrupt(where, 0, f"queue {queue!r} has no log or no specification")
+        state.filter = spec[1].filter
+        group = self._groups[queue] = ObjectGroup(int(queue), log, state, spec[1].bucket_size)
+        group.settled_us = self._now_us  # or some time before
+        group.records = {key: value, keys.spec_key(queue): spec[0]}
+        first = keys.bucket_id(group.exponent, state.committed)
+        for kind in (keys.DONE, keys.FAILED):  # those that are still added to
+            end = lexical_successor(keys.queue_prefix(kind, queue))
+            for rows in self._database.scan(keys.queue_key(kind, queue, first), end):
+                group.records.update(rows)
+        log.groups_by_name[state.name] = group
+        log.staged_groups[state.name] = group
+
+    def _garbage(self) -> Iterator[Garbage]:
+        collected = {
+            keys.log_id(key): int.from_bytes(value, "little")
+            for key, value in self._database.scan_prefix(keys.COLLECTED)
+        }
+        for log in self._logs.values():
+            if log.first_offset > collected.get(log.id, 0):
+                yield LogGarbage(log.id, log.first_offset, False)
+        for key, value in self._database.scan_prefix(keys.DROPPED_LOG):
+            yield LogGarbage(keys.log_id(key), int.from_bytes(value, "little"), True)
+        for key, _ in self._database.scan_prefix(keys.DROPPED_QUEUE):
+            yield QueueGarbage(decode_terminated(key, 2, keys.describe(key))[0])

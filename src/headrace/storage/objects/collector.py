@@ -12,8 +12,7 @@ from typing import Final, final
 from headrace.errors import Corrupt, Fatal, Unavailable
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Change, Database
-from headrace.storage.objects.metadata import is_shared
-from headrace.storage.objects.records import decode_entry, decode_settled
+from headrace.storage.objects.records import decode_entry, decode_settled, is_shared
 
 _log: Final = logging.getLogger("headrace.storage")
 

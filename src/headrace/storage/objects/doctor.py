@@ -10,19 +10,15 @@ from functools import partial
 from typing import Any, Final, final
 
 from headrace.clock import Clock, SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import Corrupt
 from headrace.storage.group_row import GroupRow, group_row
 from headrace.storage.objects import keys
-from headrace.storage.objects.catalog import Catalog
-from headrace.storage.objects.chunks import Stack
+from headrace.storage.objects.catalog import Catalog, Loading
 from headrace.storage.objects.columns import ColumnReader
-from headrace.storage.objects.loading import Loading
 from headrace.storage.objects.location import Location
-from headrace.storage.objects.log import ObjectLog, Surroundings
-from headrace.storage.objects.reader import StoreReader
-from headrace.storage.objects.sequence import Sequence
-from headrace.storage.objects.state import decode_log
+from headrace.storage.objects.log import LogContext, ObjectLog, Stack, StoreReader
+from headrace.storage.objects.records import Sequence, decode_log
 from headrace.storage.objects.view import View
 
 _TIMEOUT_MS: Final = 60_000
@@ -100,7 +96,7 @@ def _tell(progress: Progress, before: int, total: int, read: int) -> None:
 def _load(view: View, group: str, clock: Clock) -> list[ObjectLog]:
     """Everything that a broker has in memory. Raises Corrupt."""
     for look in range(_LOOKS):
-        surroundings = Surroundings(group, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
+        surroundings = LogContext(group, StoreReader(view, _TIMEOUT_MS), Stack(0), Stack(0))
         try:
             sequence = Sequence(view.get(keys.SEQUENCE), keys.describe(keys.SEQUENCE))
             catalog = Catalog(surroundings, sequence, clock, 0)

@@ -1,32 +1,115 @@
-"""The engine over an object store: takes commits, hands them to the writer together, applies what is durable.
+"""The engine over an object store: takes commits, has a thread write them together, applies what is durable.
 
 While the store is away, commits are refused, what was taken is told so, and nothing of it stays: what may have reached
 the store all the same is taken back before anything new is written.
 """
 
 import logging
+import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Final, NamedTuple, final
 
 from headrace.clock import Clock, SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import Fatal, HeadraceError, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
 from headrace.storage.objects.batch import DELETE, DROP, Batch
-from headrace.storage.objects.catalog import Catalog
-from headrace.storage.objects.chunks import Stack
+from headrace.storage.objects.catalog import Catalog, Loading, prepare
 from headrace.storage.objects.collector import Collector, LogGarbage, OldHistory, QueueGarbage
-from headrace.storage.objects.database import Change, Database, Tuning
-from headrace.storage.objects.keys import SEQUENCE, describe
-from headrace.storage.objects.loading import Loading, prepare
-from headrace.storage.objects.location import Location
-from headrace.storage.objects.log import Surroundings
-from headrace.storage.objects.readable import away
-from headrace.storage.objects.reader import StoreReader
-from headrace.storage.objects.sequence import Sequence
-from headrace.storage.objects.writer import DURABLE, FAILED, LANDED, LATE, Write, Writer
+from headrace.storage.objects.database import Change, Database, Tuning, Writing, away
+from headrace.storage.objects.group import ObjectGroup
+from headrace.storage.objects.keys import INSTANCE, SEQUENCE, describe
+from headrace.storage.objects.location import Location, give_back
+from headrace.storage.objects.log import LogContext, Stack, StoreReader
+from headrace.storage.objects.records import Sequence, encode_instance
+
+DURABLE: Final = 0
+LATE: Final = 1
+"""It took too long; it may still become durable."""
+LANDED: Final = 2
+"""What was late is durable now."""
+UNDONE: Final = 3
+FAILED: Final = 4
+
+_WAIT_MS: Final = 500
+_GIVE_BACK_US: Final = 5_000_000
+"""How often memory is given back while batches are written."""
+
+
+@final
+class Write:
+    """A batch to be written, or to be taken back."""
+
+    __slots__ = ("batch", "changes", "error", "is_undoing", "is_urgent")
+
+    def __init__(self, batch: Batch, changes: list[Change], is_undoing: bool = False, is_urgent: bool = False) -> None:
+        self.batch = batch
+        self.changes = changes
+        self.is_undoing = is_undoing
+        self.is_urgent = is_urgent
+        """Whether it is reported once the database has it in memory: nobody waits for the store."""
+        self.error: HeadraceError | None = None
+
+
+@final
+class Writer:
+    """Writes one batch after the other. `report` is called in its thread."""
+
+    def __init__(self, database: Database, timeout_ms: int, report: Callable[[int, Write], None]) -> None:
+        self._database = database
+        self._timeout_ms = timeout_ms
+        self._report = report
+        self._jobs: SimpleQueue[Write | None] = SimpleQueue()
+        self._stopping = threading.Event()
+        self._given_back_us = database.clock.monotonic_us()
+        self._thread = threading.Thread(target=self._run, name="headrace-objects-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def write(self, write: Write) -> None:
+        self._jobs.put(write)
+
+    def stop(self) -> None:
+        """Write what was taken, but wait no longer for a store that is away."""
+        self._stopping.set()
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (write := self._jobs.get()) is not None:
+            try:
+                writing = self._database.write(write.changes)
+                if write.is_undoing:
+                    if self._wait(writing):
+                        self._report(UNDONE, write)
+                elif (writing.wait_taken if write.is_urgent else writing.wait)(self._timeout_ms):
+                    self._report(DURABLE, write)
+                else:
+                    self._report(LATE, write)
+                    if self._wait(writing):
+                        self._report(LANDED, write)
+            except HeadraceError as error:
+                write.error = error
+                self._report(FAILED, write)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        now_us = self._database.clock.monotonic_us()
+        if now_us - self._given_back_us >= _GIVE_BACK_US:
+            self._given_back_us = now_us
+            give_back()
+
+    def _wait(self, writing: Writing) -> bool:
+        """Wait as long as it takes; False when the engine is closed before."""
+        while not writing.wait(_WAIT_MS):
+            if self._stopping.is_set():
+                writing.release()
+                return False
+        return True
+
 
 _log: Final = logging.getLogger("headrace.storage")
 
@@ -36,6 +119,8 @@ _HISTORY_US: Final = 60_000_000
 """How often old done and failed messages are removed, at most."""
 _HISTORY_PARTS: Final = 20
 """And how often in the time for which they are kept."""
+_HISTORY_GROUPS: Final = 200
+"""Of how many groups they are removed at once."""
 
 
 class ObjectSettings(NamedTuple):
@@ -80,6 +165,10 @@ class ObjectEngine(Engine):
         """How to take back a batch that the store did not confirm in time; None once that is done."""
         self._callbacks: deque[tuple[Done, HeadraceError | None, int]] = deque()
         self._checked_us = self._history_us = self._clock.monotonic_us()
+        self._aging: list[ObjectGroup] = []
+        """Groups whose old done and failed messages are still to be looked for."""
+        self._is_ahead = False
+        """Whether a batch was reported that only the database's memory had: the next one vouches for it."""
         self._database = Database(Location(url), group, self._tuning(), self._clock)
         try:
             self._open()
@@ -114,6 +203,10 @@ class ObjectEngine(Engine):
 
     def get(self, table: str, key: bytes) -> bytes | None:
         return self._catalog.tables.get(table, {}).get(key)
+
+    @property
+    def trouble(self) -> str:
+        return str(self._away()) if self._undo is not None else ""
 
     def poll(self) -> None:
         while not self._results.empty():
@@ -151,11 +244,12 @@ class ObjectEngine(Engine):
         settings, database = self._settings, self._database
         prepare(database, self._group, self._clock)
         recent, kept = Stack(settings.tail_bytes), Stack(settings.cache_bytes)
-        surroundings = Surroundings(self._group, StoreReader(database), recent, kept)
+        surroundings = LogContext(self._group, StoreReader(database), recent, kept)
         sequence = Sequence(database.get(SEQUENCE), describe(SEQUENCE))
         retention_s = settings.done_retention_ms // 1000
         self._catalog = Catalog(surroundings, sequence, self._clock, retention_s)
         garbage = Loading(database, self._catalog, self._clock.now_us()).load()
+        self._catalog.renew_specifications()
         self._collector = Collector(database, self._group)
         for each in garbage:
             self._collector.collect(each)
@@ -176,8 +270,11 @@ class ObjectEngine(Engine):
         if self._in_flight is not None or not self._catalog.has_staged or self._failure is not None:
             return
         batch = self._catalog.flush()
-        is_urgent, self._is_urgent = self._is_urgent, True
+        is_urgent, self._is_urgent = self._is_urgent and bool(batch.commits), True
         changes = batch.changes()
+        if self._is_ahead and not (is_urgent or changes):  # somebody waits for all before it
+            changes.append((INSTANCE, encode_instance(self._group)))
+        self._is_ahead = is_urgent
         if changes:
             self._in_flight = batch
             self._writer.write(Write(batch, changes, is_urgent=is_urgent))
@@ -210,8 +307,8 @@ class ObjectEngine(Engine):
             self._catalog.revert(batch)
             self._finish(batch, self._away())
             _log.warning("%s", self._away())
-        elif outcome == LANDED:
-            self._writer.write(Write(batch, self._undo or [], is_undoing=True))
+        elif outcome == LANDED and self._undo:
+            self._writer.write(Write(batch, self._undo, is_undoing=True))
         elif outcome == FAILED:
             self._fail(write.error)
         else:
@@ -259,12 +356,17 @@ class ObjectEngine(Engine):
         kept_us = self._settings.done_retention_ms * 1000
         if kept_us and now_us - self._history_us >= max(_HISTORY_US, kept_us // _HISTORY_PARTS):
             self._history_us = now_us
+            logs = self._catalog.logs.values()
+            self._aging = [group for log in logs for group in log.groups_by_name.values() if group.has_history]
+        if self._aging and self._undo is None and self._failure is None:
             self._remove_history(self._clock.now_us() - kept_us)
 
     def _remove_history(self, before_us: int) -> None:
-        for log in self._catalog.logs.values():
-            for group in log.groups_by_name.values():
-                if group.has_history:
-                    group.has_history = group.settled_us >= before_us  # else this is the last that there is to remove
-                    until = group.state.committed // group.capacity * group.capacity
-                    self._collector.collect(OldHistory(group.queue, until, before_us))
+        """Have what some groups did long ago forgotten; the others follow."""
+        groups, self._aging = self._aging[:_HISTORY_GROUPS], self._aging[_HISTORY_GROUPS:]
+        for group in groups:
+            group.has_history = group.settled_us >= before_us  # else this is the last that there is to remove
+            until = group.state.committed // group.capacity * group.capacity
+            self._collector.collect(OldHistory(group.queue, until, before_us))
+            self._catalog.forget_settled(group, before_us)
+        self._submit()

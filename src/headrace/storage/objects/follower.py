@@ -10,11 +10,10 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, NotFound
 from headrace.storage.objects import keys
-from headrace.storage.objects.binding import BYTES, HANDLE, function, lift_raw, native
-from headrace.storage.objects.location import Location
-from headrace.storage.objects.readable import finish, translated
-from headrace.storage.objects.reader import StoreReader
-from headrace.storage.objects.state import LogState, decode_log
+from headrace.storage.objects.database import finish, translated
+from headrace.storage.objects.location import BYTES, HANDLE, Location, function, lift_raw, native
+from headrace.storage.objects.log import StoreReader
+from headrace.storage.objects.records import LogState, decode_log
 from headrace.storage.objects.view import Admin, View, check_store
 
 _TAIL_MS: Final = 5000

@@ -7,7 +7,6 @@ costs nothing here. So what is in memory is bounded by what is in flight.
 from typing import Final, final
 
 from headrace.storage.group_state import ACKED, CLAIMED, COMMITTED, DEAD, REQUEUED, GroupState, Pending, Transition
-from headrace.storage.objects.encodings import encode_array
 from headrace.storage.objects.keys import (
     ACTIVE,
     ATTEMPTS,
@@ -18,13 +17,13 @@ from headrace.storage.objects.keys import (
     claim_id,
     decode_queue_key,
     describe,
+    encode_array,
     number_of,
     queue_key,
     queue_prefix,
     spec_key,
 )
 from headrace.storage.objects.log import ObjectLog
-from headrace.storage.objects.metadata import visible_at, with_visible_at
 from headrace.storage.objects.records import (
     Attempt,
     Available,
@@ -38,10 +37,13 @@ from headrace.storage.objects.records import (
     encode_attempts,
     encode_available,
     encode_in_flight,
+    encode_progress,
     encode_settled,
     encode_spec,
+    settled_at,
+    visible_at,
+    with_visible_at,
 )
-from headrace.storage.objects.state import encode_progress
 
 EXPONENT: Final = 2
 """Buckets of 100 messages: large enough that few are written, small enough that little is written again."""
@@ -95,6 +97,7 @@ class ObjectGroup:
         self._attempted: set[int] = set()
         self._gone: list[int] = []
         self._settled: dict[bytes, dict[int, list[bytes]]] = {DONE: {}, FAILED: {}}
+        """What the buckets that are still added to have, oldest first."""
         self._dirty_settled: set[tuple[bytes, int]] = set()
 
     # -- changing ----------------------------------------------------------------------------------------------------
@@ -149,16 +152,37 @@ class ObjectGroup:
             self._gone.append(entry.message_id)
         self._dirty.add(offset // self.capacity * self.capacity)
 
+    def forget_settled(self, before_us: int) -> bool:
+        """Forget messages of buckets still added to that were done or failed before this time; whether there are any.
+
+        The collector removes buckets that are finished with, once all that they have is old.
+        """
+        found = False
+        for record, buckets in self._settled.items():
+            for number, settled in buckets.items():
+                old = 0
+                while old < len(settled) and settled_at(settled[old]) < before_us:
+                    old += 1
+                if old:
+                    del settled[:old]
+                    self._dirty_settled.add((record, number))
+                    found = True
+        return found
+
     # -- storing -----------------------------------------------------------------------------------------------------
 
     def create(self, spec: Spec, changes: Changes) -> None:
         """Add the records that a queue begins with."""
-        changes[spec_key(self.queue)] = encode_spec(spec)
+        self.specify(spec, changes)
         number = bucket_id(self.exponent, min(self.staged.committed, (1 << 60) - 1))
         self._buckets.add(number_of(number))
         changes[queue_key(ACTIVE, self.queue, number)] = encode_active([], [])
         changes[queue_key(DONE, self.queue, number)] = encode_array([])
         changes[queue_key(FAILED, self.queue, number)] = encode_array([])
+
+    def specify(self, spec: Spec, changes: Changes) -> None:
+        """Have this be what the queue is to do."""
+        changes[spec_key(self.queue)] = encode_spec(spec)
 
     def delete(self, changes: Changes) -> None:
         """Take away the records that say that the queue is there."""
@@ -183,9 +207,10 @@ class ObjectGroup:
                 changes[queue_key(ATTEMPTS, self.queue, entry.message_id)] = encode_attempts(entry.attempts)
         self._attempted.clear()
         for record, number in self._dirty_settled:
-            self.has_history = True
-            key = queue_key(record, self.queue, bucket_id(self.exponent, number))
-            changes[key] = encode_array(self._settled[record][number])
+            settled = self._settled[record][number]
+            changes[queue_key(record, self.queue, bucket_id(self.exponent, number))] = encode_array(settled)
+            if settled:
+                self.has_history = True
         self._dirty_settled.clear()
         changes[queue_prefix(PROGRESS, self.queue)] = encode_progress(self.log.id, self.staged)
 
@@ -239,6 +264,7 @@ class ObjectGroup:
         self._settled = {DONE: {}, FAILED: {}}
         self.state.pending.clear()
         self.is_deleted = False
+        self.has_history = True
         attempts: dict[int, list[Attempt]] = {}
         buckets: list[tuple[bytes, bytes]] = []
         for key, value in self.records.items():

@@ -1,31 +1,318 @@
-"""One log in an object store: what is known of it, what of it is in memory, and how it is read. Only its owner uses it.
+"""One log in an object store: its state, its messages in memory, and how others are read from the store.
 
 Two states are kept: what is stored, which readers see, and what is staged, which the next commit builds upon.
+
+The owner of the engine waits for these reads, and with it everybody else. So it does not wait long, and once the store
+did not answer, it is not asked again for a while.
 """
 
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from headrace.errors import Corrupt, Truncated
+from headrace.errors import Corrupt, Truncated, Unavailable
 from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
-from headrace.storage.objects.chunks import Chunk, Shelf, Stack
-from headrace.storage.objects.keys import entry_prefix, log_name
-from headrace.storage.objects.reader import StoreReader
-from headrace.storage.objects.state import LogState
+from headrace.storage.objects.database import Readable
+from headrace.storage.objects.keys import (
+    PAYLOAD,
+    TIME,
+    decode_entry_key,
+    describe,
+    entry_key,
+    entry_prefix,
+    lexical_successor,
+    log_name,
+    payload_key,
+    time_key,
+    u64,
+)
+from headrace.storage.objects.records import LogState, MetadataDecoder, decode_entry, payload_length, timestamp_us
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.storage.objects.group import ObjectGroup
 
+PATIENCE_MS: Final = 2000
+_REST_US: Final = 5_000_000
+"""For how long the store is not asked again after it did not answer."""
+READ_ROWS: Final = 512
+READ_BYTES: Final = 1 << 20
+_ENTRIES: Final = 16
+_GAP: Final = 8
+"""Payloads so near to each other are read in one go, with those of other logs between them."""
+
+
+class Rows(NamedTuple):
+    """Some messages of a log without their payloads."""
+
+    base: int
+    ids: list[int]
+    metadata: list[bytes]
+
+
+@final
+class StoreReader:
+    """Reads logs of one database. Not for several threads at once: the decoder remembers."""
+
+    def __init__(self, database: Readable, patience_ms: int = PATIENCE_MS) -> None:
+        self._database = database.within(patience_ms)
+        self._decoder = MetadataDecoder()
+        self._asked_again_us = 0
+
+    def entries(self, prefix: bytes, offset: int, stop: int) -> Iterator[Rows]:
+        """The entries of a metadata log from the one with `offset` up to `stop`. Raises Corrupt and Unavailable."""
+        row = self._database.last(prefix, entry_key(prefix, offset + 1))
+        start = row[0] if row is not None else entry_key(prefix, offset)
+        for found in self._database.scan(start, entry_key(prefix, stop), at_once=_ENTRIES):
+            for key, value in found:
+                yield Rows(decode_entry_key(key, prefix), *decode_entry(value, describe(key)))
+
+    def read(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes], list[Message]]:
+        """Messages from `offset` on, at least one, as many as is good to read at once. Raises Corrupt, Unavailable."""
+        self._check()
+        try:
+            ids, metadata = self._plan(prefix, offset, stop)
+            payloads = self._payloads(ids)
+        except Unavailable:
+            self._rest()
+            raise
+        messages = []
+        for message_id, about in zip(ids, metadata, strict=True):
+            where = describe(payload_key(message_id))
+            payload = payloads.get(message_id)
+            if payload is None:
+                raise Corrupt(where, 0, "the payload is missing")
+            messages.append(self._decoder.decode(about, payload, where))
+        return ids, metadata, messages
+
+    def find(self, log_id: int, prefix: bytes, first: int, stop: int, time_us: int) -> int:
+        """The offset of the first message with at least this time, or `stop`. Raises Corrupt and Unavailable."""
+        self._check()
+        try:
+            return self._find(log_id, prefix, first, stop, time_us)
+        except Unavailable:
+            self._rest()
+            raise
+
+    def _check(self) -> None:
+        if self._database.clock.monotonic_us() < self._asked_again_us:
+            raise Unavailable(f"{self._database.place} does not answer, and is asked again in a few seconds")
+
+    def _rest(self) -> None:
+        self._asked_again_us = self._database.clock.monotonic_us() + _REST_US
+
+    def _find(self, log_id: int, prefix: bytes, first: int, stop: int, time_us: int) -> int:
+        row = self._database.last(TIME + u64(log_id), time_key(log_id, time_us))
+        start = max(first, int.from_bytes(row[1], "little")) if row is not None else first
+        for base, _, metadata in self.entries(prefix, start, stop) if start < stop else ():
+            for offset, about in enumerate(metadata, base):
+                if start <= offset < stop and timestamp_us(about, describe(prefix)) >= time_us:
+                    return offset
+        return stop
+
+    def _plan(self, prefix: bytes, offset: int, stop: int) -> tuple[list[int], list[bytes]]:
+        """What to read: the ids and the metadata of messages in a row."""
+        ids: list[int] = []
+        metadata: list[bytes] = []
+        size = 0
+        at = offset
+        for base, found, about in self.entries(prefix, offset, stop):
+            if base > at or base + len(found) <= at:
+                break
+            for row in range(at - base, min(len(found), stop - base)):
+                size += payload_length(about[row], describe(prefix))
+                if ids and (size > READ_BYTES or len(ids) >= READ_ROWS):
+                    return ids, metadata
+                ids.append(found[row])
+                metadata.append(about[row])
+            at = base + len(found)
+            if at >= stop:
+                break
+        if not ids:
+            raise Corrupt(describe(prefix), 0, f"no entry of the metadata log has offset {offset}")
+        return ids, metadata
+
+    def _payloads(self, ids: list[int]) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        for first, last in _runs(sorted(ids)):
+            if first == last:
+                payload = self._database.get(payload_key(first))
+                if payload is not None:
+                    found[first] = payload
+                continue
+            end = lexical_successor(payload_key(last))
+            for rows in self._database.scan(payload_key(first), end, at_once=min(last - first + 1, READ_ROWS)):
+                for key, payload in rows:
+                    found[int.from_bytes(key[len(PAYLOAD) :], "big")] = payload
+        return found
+
+
+def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Ids that are near to each other, as first and last."""
+    first = last = ids[0]
+    for each in ids[1:]:
+        if each - last > _GAP:
+            yield first, last
+            first = each
+        last = each
+    yield first, last
+
+
+MERGE_ROWS: Final = 256
+"""A run of fewer messages takes later ones in, so that many small commits do not make many small chunks."""
+_MESSAGE_BYTES: Final = 250
+"""What a message costs in memory besides its payload and its metadata, which has its properties once more."""
+
+
+@final
+class Chunk:
+    """A run of one log's messages, with their ids and metadata."""
+
+    __slots__ = ("base", "ids", "messages", "metadata", "shelf", "size", "stack")
+
+    def __init__(
+        self, shelf: "Shelf", base: int, ids: list[int], metadata: list[bytes], messages: list[Message]
+    ) -> None:
+        self.shelf = shelf
+        self.stack: Stack | None = None
+        self.base = base
+        self.ids = ids
+        self.metadata = metadata
+        self.messages = messages
+        self.size = _size(metadata, messages)
+
+    @property
+    def next(self) -> int:
+        return self.base + len(self.messages)
+
+    def extend(self, ids: list[int], metadata: list[bytes], messages: list[Message]) -> None:
+        """Take more in at the end."""
+        self.ids += ids
+        self.metadata += metadata
+        self.messages += messages
+        self._resize(self.size + _size(metadata, messages))
+
+    def cut(self, stop: int) -> None:
+        """Forget everything from this offset on."""
+        count = max(0, stop - self.base)
+        del self.ids[count:], self.metadata[count:], self.messages[count:]
+        self._resize(_size(self.metadata, self.messages))
+
+    def _resize(self, size: int) -> None:
+        if self.stack is not None:
+            self.stack.bytes += size - self.size
+        self.size = size
+
+
+@final
+class Shelf:
+    """The chunks of one log, in order and without overlaps, but with gaps."""
+
+    __slots__ = ("chunks", "stored")
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.stored = 0
+        """Everything below is in the store, and so can be forgotten here."""
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk that has this offset."""
+        at = bisect_right(self.chunks, offset, key=_base_of) - 1
+        return self.chunks[at] if at >= 0 and offset < self.chunks[at].next else None
+
+    def next_base(self, offset: int, otherwise: int) -> int:
+        """Where the next chunk behind this offset begins."""
+        at = bisect_right(self.chunks, offset, key=_base_of)
+        return self.chunks[at].base if at < len(self.chunks) else otherwise
+
+    def add(self, chunk: Chunk, stack: "Stack") -> None:
+        self.chunks.insert(bisect_right(self.chunks, chunk.base, key=_base_of), chunk)
+        stack.add(chunk)
+
+    def append(self, base: int, ids: list[int], metadata: list[bytes], messages: list[Message], stack: "Stack") -> None:
+        """Add new messages at the end."""
+        last = self.chunks[-1] if self.chunks else None
+        if last is not None and last.next == base and last.stack is stack and len(last.messages) < MERGE_ROWS:
+            last.extend(ids, metadata, messages)
+            stack.trim()
+        else:
+            self.add(Chunk(self, base, ids, metadata, messages), stack)
+
+    def drop_below(self, offset: int) -> None:
+        """Forget chunks of which nothing is left."""
+        gone = 0
+        while gone < len(self.chunks) and self.chunks[gone].next <= offset:
+            _take_off(self.chunks[gone])
+            gone += 1
+        del self.chunks[:gone]
+
+    def cut(self, offset: int) -> None:
+        """Forget everything from this offset on: it was not stored."""
+        while self.chunks and self.chunks[-1].base >= offset:
+            _take_off(self.chunks.pop())
+        if self.chunks and self.chunks[-1].next > offset:
+            self.chunks[-1].cut(offset)
+
+    def forget(self, chunk: Chunk) -> None:
+        at = bisect_right(self.chunks, chunk.base, key=_base_of) - 1
+        del self.chunks[at]
+
+
+@final
+class Stack:
+    """The chunks of all logs that share a budget: the oldest, or the longest unused, goes first."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self.order: OrderedDict[Chunk, None] = OrderedDict()
+
+    def add(self, chunk: Chunk) -> None:
+        chunk.stack = self
+        self.order[chunk] = None
+        self.bytes += chunk.size
+        self.trim()
+
+    def touch(self, chunk: Chunk) -> None:
+        self.order.move_to_end(chunk)
+
+    def trim(self) -> None:
+        """Forget chunks until the rest is within the budget, but none that is the only copy, and never the last."""
+        while self.bytes > self.max_bytes and len(self.order) > 1:
+            oldest = next(iter(self.order))
+            if oldest.next > oldest.shelf.stored:
+                return
+            oldest.shelf.forget(oldest)
+            _take_off(oldest)
+
+
+def _take_off(chunk: Chunk) -> None:
+    stack = chunk.stack
+    if stack is not None:
+        del stack.order[chunk]
+        stack.bytes -= chunk.size
+        chunk.stack = None
+
+
+def _base_of(chunk: Chunk) -> int:
+    return chunk.base
+
+
+def _size(metadata: list[bytes], messages: list[Message]) -> int:
+    payloads = sum([len(message.payload) + len(message.properties) for message in messages])
+    return payloads + sum([len(about) for about in metadata]) + _MESSAGE_BYTES * len(messages)
+
+
 _ROWS_PER_BATCH: Final = 8192
 _NO_TIME: Final = -(1 << 63)
 
 
 @final
-class Surroundings:
+class LogContext:
     """What all logs of an engine share."""
 
     __slots__ = ("instance", "kept", "reader", "recent")
@@ -57,7 +344,7 @@ class ObjectLog(Log):
         "stored",
     )
 
-    def __init__(self, name: str, surroundings: Surroundings) -> None:
+    def __init__(self, name: str, surroundings: LogContext) -> None:
         self.name = name
         self.id = -1
         """-1 until something is staged for it."""

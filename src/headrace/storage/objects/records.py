@@ -1,4 +1,4 @@
-"""The values of OpenData-Queue's records as bytes and back. Keys are in keys.py, our own records in state.py.
+"""The values of the database as bytes and back: OpenData-Queue's records and our own. Keys are in keys.py.
 
     metadata log entry  Array<message id u64 | metadata VarBytes>
     active   Array<message id u64 | claim id u64 | attempts u16 | metadata VarBytes>
@@ -7,21 +7,280 @@
     done     Array<message id u64 | claim id u64 | done at i64 | attempts u16 | metadata VarBytes>    failed: the same
     attempts Array<claimed at i64 | consumer id Utf8>
     spec     FilterExpression | max attempts u16 | done retention u32 (s) | bucket size u8 | description Utf8
-             FilterExpression: kind u8 (0 none, 1 topic filter) | text Utf8
+             FilterExpression: kind u8 | text Utf8 [| expression Utf8]
+             kind 0 none, 1 topic filter, 2 filter expression, 3 topic filter and filter expression
 
 Times are microseconds since 1970 UTC. Decoding raises Corrupt where the bytes are not what they should be.
+
+    version u8 = 1 | flags u8 | encoding u8 | priority u8 | payload length u32 | timestamp i64
+    [visible at i64] [expires i64] [not before i64]                 with flags 1, 2, 4
+    topic Utf8 | exchange Utf8 | client id Utf8 | protocol Utf8 | properties: the rest
+    flag 8: the payload is shared with other logs
+
+Little-endian; times are microseconds since 1970 UTC. "Visible at" is only in the list of available messages: from then
+on a message that was given back may be claimed again.
+
+log        version u8 = 1 | first offset u64 | next offset u64 | bytes u64 | latest time i64
+               | indexed offset u64 | name Utf8
+progress   version u8 = 1 | mode u8 | log id u64 | cursor u64 | committed u64 | name Utf8
+           then, for each range of settled offsets above committed: gap var_u64 | length var_u64
+instance   version u8 = 1 | instance id Utf8
+
+SeqBlock   base u64 | size u64, both big-endian: everything below base + size may be in use
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, final
 
 from headrace.errors import Corrupt
-from headrace.storage.objects.encodings import Reader, encode_array, encode_utf8
-from headrace.storage.objects.keys import MAX_EXPONENT
+from headrace.model import Message, Source
+from headrace.storage.group_state import MODE_NAMES, GroupState
+from headrace.storage.objects.keys import MAX_EXPONENT, Reader, encode_array, encode_utf8, encode_var_u64
+
+BLOCK_SIZE: Final = 4096
+_BLOCK: Final = struct.Struct(">QQ")
+
+
+def encode_block(base: int, size: int) -> bytes:
+    return _BLOCK.pack(base, size)
+
+
+def decode_block(data: bytes, where: str) -> tuple[int, int]:
+    """Base and size. Raises Corrupt."""
+    if len(data) != _BLOCK.size:
+        raise Corrupt(where, 0, f"a sequence block has {_BLOCK.size} bytes, not {len(data)}")
+    base, size = _BLOCK.unpack(data)
+    if base + size > 1 << 63:
+        raise Corrupt(where, 0, f"the block of {size} numbers from {base} on is beyond the end of all numbers")
+    return base, size
+
+
+@final
+class Sequence:
+    """Gives numbers out. `record` is the block to store together with whatever uses them; None when it is stored."""
+
+    def __init__(self, stored: bytes | None, where: str) -> None:
+        """Go on behind the stored block: what is left of it may be in use. Raises Corrupt."""
+        base, size = decode_block(stored, where) if stored is not None else (0, 0)
+        self._next = base + size
+        self._end = base + size
+        self.record: bytes | None = None
+
+    def allocate(self, count: int) -> int:
+        """The first of `count` numbers in a row."""
+        first = self._next
+        self._next += count
+        if self._next > self._end:
+            size = max(self._next - self._end, BLOCK_SIZE)
+            self.record = encode_block(self._end, size)
+            self._end += size
+        return first
+
+
+VERSION: Final = 1
+
+_LOG: Final = struct.Struct("<BQQQqQ")
+_PROGRESS: Final = struct.Struct("<BBQQQ")
+
+
+class LogState(NamedTuple):
+    name: str
+    first_offset: int
+    next_offset: int
+    size_bytes: int
+    latest_us: int
+    """The latest timestamp of all messages the log ever had."""
+    indexed: int
+    """The offset at which times were last indexed."""
+
+
+class Progress(NamedTuple):
+    log_id: int
+    state: GroupState
+    """Without pending entries and filter, which are in other records."""
+
+
+def encode_log(log: LogState) -> bytes:
+    numbers = (log.first_offset, log.next_offset, log.size_bytes, log.latest_us, log.indexed)
+    return _LOG.pack(VERSION, *numbers) + encode_utf8(log.name)
+
+
+def decode_log(data: bytes, where: str) -> LogState:
+    """Raises Corrupt."""
+    reader = Reader(data, where)
+    reader.version(VERSION)
+    first, following, size, latest_us, indexed = reader.u64(), reader.u64(), reader.u64(), reader.i64(), reader.u64()
+    name = reader.utf8()
+    reader.end()
+    if first > following or indexed > following:
+        raise Corrupt(where, 1, f"the log goes from {first} to {following}, and its index to {indexed}")
+    return LogState(name, first, following, size, latest_us, indexed)
+
+
+def encode_progress(log_id: int, state: GroupState) -> bytes:
+    parts = [
+        _PROGRESS.pack(VERSION, state.mode, log_id, state.cursor, state.committed),
+        encode_utf8(state.name),
+    ]
+    at = state.committed
+    for start, stop in state.settled:
+        parts.append(encode_var_u64(start - at))
+        parts.append(encode_var_u64(stop - start))
+        at = stop
+    return b"".join(parts)
+
+
+def decode_progress(data: bytes, where: str) -> Progress:
+    """Raises Corrupt."""
+    reader = Reader(data, where)
+    reader.version(VERSION)
+    mode, log_id, cursor, committed = reader.u8(), reader.u64(), reader.u64(), reader.u64()
+    if mode not in MODE_NAMES:
+        raise Corrupt(where, 1, f"there is no mode {mode}")
+    state = GroupState(reader.utf8(), mode, "", committed)
+    state.cursor = cursor
+    at = committed
+    while reader.at < len(data):
+        start = at + reader.var_u64()
+        at = start + reader.var_u64()
+        if at == start:
+            raise Corrupt(where, reader.at, "a range of settled offsets is empty")
+        state.settled.add(start, at)
+    return Progress(log_id, state)
+
+
+def encode_instance(instance: str) -> bytes:
+    return bytes((VERSION,)) + encode_utf8(instance)
+
+
+def decode_instance(data: bytes, where: str) -> str:
+    """Raises Corrupt."""
+    reader = Reader(data, where)
+    reader.version(VERSION)
+    instance = reader.utf8()
+    reader.end()
+    return instance
+
+
+VISIBLE: Final = 1
+EXPIRES: Final = 2
+NOT_BEFORE: Final = 4
+SHARED: Final = 8
+KNOWN_FLAGS: Final = VISIBLE | EXPIRES | NOT_BEFORE | SHARED
+
+HEAD: Final = struct.Struct("<BBBBIq")
+TIME: Final = struct.Struct("<q")
+_MAX_KNOWN: Final = 10_000
+
+
+@final
+class MetadataEncoder:
+    """Turns messages into metadata; what they have in common with others from their source is encoded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Source, bytes] = {}
+
+    def encode(self, message: Message, shared: bool = False) -> bytes:
+        """Raises Refused when a text of its source is too long."""
+        source = message.source
+        about = self._known.get(source)
+        if about is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            about = self._known[source] = _encode_source(source)
+        flags = SHARED if shared else 0
+        times = b""
+        if message.expires_us:
+            flags |= EXPIRES
+            times = TIME.pack(message.expires_us)
+        if message.not_before_us:
+            flags |= NOT_BEFORE
+            times += TIME.pack(message.not_before_us)
+        size = len(message.payload)
+        head = HEAD.pack(VERSION, flags, source.encoding, message.priority, size, message.timestamp_us)
+        return head + times + about + message.properties
+
+
+@final
+class MetadataDecoder:
+    """Turns metadata back; messages from one source share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, str, str, int], Source] = {}
+
+    def decode(self, metadata: bytes, payload: bytes, where: str) -> Message:
+        """Raises Corrupt when the metadata is damaged or belongs to another payload."""
+        _, flags, encoding, priority, size, time_us = head_of(metadata, where)
+        if size != len(payload):
+            raise Corrupt(where, 4, f"a payload of {size} bytes expected, {len(payload)} were found")
+        reader = Reader(metadata, where)
+        reader.at = HEAD.size + (8 if flags & VISIBLE else 0)
+        expires_us = reader.i64() if flags & EXPIRES else 0
+        not_before_us = reader.i64() if flags & NOT_BEFORE else 0
+        names = (reader.utf8(), reader.utf8(), reader.utf8(), reader.utf8(), encoding)
+        source = self._known.get(names)
+        if source is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            source = self._known[names] = Source(*names)
+        return Message(source, payload, time_us, metadata[reader.at :], priority, expires_us, not_before_us)
+
+
+def payload_length(metadata: bytes, where: str) -> int:
+    """Raises Corrupt."""
+    return head_of(metadata, where)[4]
+
+
+def timestamp_us(metadata: bytes, where: str) -> int:
+    """Raises Corrupt."""
+    return head_of(metadata, where)[5]
+
+
+def is_shared(metadata: bytes, where: str) -> bool:
+    """Whether other logs may have the same payload. Raises Corrupt."""
+    return bool(head_of(metadata, where)[1] & SHARED)
+
+
+def with_visible_at(metadata: bytes, time_us: int) -> bytes:
+    """The metadata of a message that was given back: it may be claimed again from then on."""
+    flags = bytes((VERSION, metadata[1] | VISIBLE))
+    return flags + metadata[2 : HEAD.size] + TIME.pack(time_us) + metadata[HEAD.size :]
+
+
+def visible_at(metadata: bytes, where: str) -> tuple[bytes, int | None]:
+    """The metadata as it is in the log, and when a message that was given back may be claimed again. Raises Corrupt."""
+    flags = head_of(metadata, where)[1]
+    if not flags & VISIBLE:
+        return metadata, None
+    end = HEAD.size + TIME.size
+    if len(metadata) < end:
+        raise Corrupt(where, HEAD.size, "the metadata ends too early")
+    (time_us,) = TIME.unpack_from(metadata, HEAD.size)
+    plain = bytes((VERSION, flags & ~VISIBLE)) + metadata[2 : HEAD.size] + metadata[end:]
+    return plain, time_us
+
+
+def _encode_source(source: Source) -> bytes:
+    names = (source.topic, source.exchange, source.client_id, source.protocol)
+    return b"".join([encode_utf8(name) for name in names])
+
+
+def head_of(metadata: bytes, where: str) -> tuple[int, int, int, int, int, int]:
+    if len(metadata) < HEAD.size:
+        raise Corrupt(where, 0, f"metadata has at least {HEAD.size} bytes, not {len(metadata)}")
+    head: tuple[int, int, int, int, int, int] = HEAD.unpack_from(metadata)
+    if head[0] != VERSION:
+        raise Corrupt(where, 0, f"version {head[0]} of the metadata is not known; this release reads version {VERSION}")
+    if head[1] & ~KNOWN_FLAGS:
+        raise Corrupt(where, 1, f"the metadata has unknown flags {head[1]:02x}")
+    return head
+
 
 MAX_ATTEMPTS: Final = 0xFFFF
 NO_FILTER: Final = 0
 TOPIC_FILTER: Final = 1
+EXPRESSION: Final = 2
+BOTH: Final = TOPIC_FILTER | EXPRESSION
 
 _COUNT: Final = struct.Struct("<H")
 _METADATA: Final = struct.Struct("<QI")
@@ -63,13 +322,16 @@ class Attempt(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a queue is to do. The number of attempts is 0 where the broker decides by itself."""
+    """What a queue is to do. The number of attempts is 0 where there is no limit."""
 
     filter: str
+    """The topic filter of the group."""
     max_attempts: int
     done_retention_s: int
     bucket_size: int
     description: str
+    expression: str = ""
+    """The filter expression that messages have to satisfy to enter the queue."""
 
 
 def encode_entry(ids: list[int], metadata: list[bytes]) -> bytes:
@@ -130,6 +392,12 @@ def encode_settled(message: Settled) -> bytes:
     return _SETTLED.pack(message_id, claim, at_us, min(attempts, MAX_ATTEMPTS), len(metadata)) + metadata
 
 
+def settled_at(message: bytes) -> int:
+    """When a message of a done or failed record was settled."""
+    at_us: int = _SETTLED.unpack_from(message)[2]
+    return at_us
+
+
 def decode_settled(data: bytes, where: str) -> list[Settled]:
     reader = Reader(data, where)
     found = []
@@ -152,20 +420,28 @@ def decode_attempts(data: bytes, where: str) -> list[Attempt]:
 
 
 def encode_spec(spec: Spec) -> bytes:
-    kind = TOPIC_FILTER if spec.filter else NO_FILTER
+    """Raises Refused when a text is too long."""
+    kind = (TOPIC_FILTER if spec.filter else NO_FILTER) | (EXPRESSION if spec.expression else NO_FILTER)
+    if kind == BOTH:
+        text = encode_utf8(spec.filter) + encode_utf8(spec.expression)
+    else:
+        text = encode_utf8(spec.filter or spec.expression)
     numbers = _SPEC.pack(spec.max_attempts, spec.done_retention_s, spec.bucket_size)
-    return bytes((kind,)) + encode_utf8(spec.filter) + numbers + encode_utf8(spec.description)
+    return bytes((kind,)) + text + numbers + encode_utf8(spec.description)
 
 
 def decode_spec(data: bytes, where: str) -> Spec:
     reader = Reader(data, where)
     kind = reader.u8()
-    if kind not in (NO_FILTER, TOPIC_FILTER):
+    if kind > BOTH:
         raise Corrupt(where, 0, f"there is no kind {kind} of filter")
-    spec = Spec(reader.utf8(), reader.u16(), reader.u32(), reader.u8(), reader.utf8())
+    topic_filter = "" if kind == EXPRESSION else reader.utf8()
+    expression = reader.utf8() if kind & EXPRESSION else ""
+    attempts, retention_s, bucket_size = reader.u16(), reader.u32(), reader.u8()
+    spec = Spec(topic_filter, attempts, retention_s, bucket_size, reader.utf8(), expression)
     reader.end()
     if spec.bucket_size > MAX_EXPONENT:
         raise Corrupt(where, 0, f"a bucket size of {spec.bucket_size} is too large ({MAX_EXPONENT} at most)")
-    if bool(spec.filter) != (kind == TOPIC_FILTER):
-        raise Corrupt(where, 0, f"a filter of kind {kind} has the text {spec.filter[:64]!r}")
+    if bool(topic_filter) != bool(kind & TOPIC_FILTER) or bool(expression) != bool(kind & EXPRESSION):
+        raise Corrupt(where, 0, f"a filter of kind {kind} has the text {(topic_filter + expression)[:64]!r}")
     return spec

@@ -9,10 +9,9 @@ from typing import Any, Final, final
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, Unavailable
 from headrace.storage.objects import keys
-from headrace.storage.objects.binding import BYTES, HANDLE, NOTHING, function, native
-from headrace.storage.objects.location import Location
-from headrace.storage.objects.readable import Readable, finish, translated
-from headrace.storage.objects.state import LogState, decode_instance, decode_log
+from headrace.storage.objects.database import Readable, finish, translated
+from headrace.storage.objects.location import BYTES, HANDLE, NOTHING, Location, function, native
+from headrace.storage.objects.records import LogState, decode_instance, decode_log
 
 _MIB: Final = 1 << 20
 _CACHE_BYTES: Final = 16 * _MIB
@@ -84,7 +83,7 @@ class View(Readable):
 
     def _absence(self) -> Unavailable:
         """What to say of a database that is not there."""
-        from headrace.storage.objects.bucket import groups  # seldom wanted, and not loaded by every executor for that
+        from headrace.storage.objects.location import groups  # seldom wanted, and not loaded by every executor for that
 
         try:
             found = groups(self._location.url, self._timeout_ms)

@@ -24,7 +24,7 @@ from headrace.cluster.forwarding.preamble import (
     is_sealed,
 )
 from headrace.errors import Refused
-from headrace.net.origin import Origin
+from headrace.net.facts import Origin
 
 SECRET = b"secret"
 CHALLENGE = bytes(range(32))

@@ -5,13 +5,12 @@ import gc
 import pytest
 from pamqp import commands
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.queue import Queue
+from headrace.core.queue.definition import QueueDefinition
+from headrace.core.queue.queue import Queue
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import Decoder, RouteRoom
+from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Publish, RouteRoom
 from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, DeliverEncoder, encode_ack
-from headrace.protocols.amqp091.events import Ack, Hello, Publish
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
 from tests.house import House

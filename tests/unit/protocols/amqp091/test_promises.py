@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 from pamqp import base, commands
 
-from headrace.core.declared import declared
+from headrace.core.queue.definition import declared
 from headrace.errors import Unavailable
 from headrace.model import AMQP091
 from headrace.net.connection import Wire
@@ -15,10 +15,10 @@ from headrace.protocols.amqp091.frames import METHOD, PROTOCOL_HEADER
 from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.properties import Amqp091Codec
-from tests.doors import doors_to
+from tests.endpoints import doors_to
 from tests.house import House
 from tests.lines import Line
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 _DURABLE: dict[str, Any] = {"queue": "d", "durable": True}
 _EXCHANGE: dict[str, Any] = {"exchange": "e", "exchange_type": "fanout", "durable": True}
@@ -28,7 +28,7 @@ class _Client:
     """A connection with two channels to a broker whose storage has a door."""
 
     def __init__(self) -> None:
-        self.engine = StubbornEngine()
+        self.engine = RefusingEngine()
         self.house = House(self.engine)
         self.house.broker.codecs.add(AMQP091, Amqp091Codec())
         self.connection = Connection(

@@ -5,21 +5,19 @@ from typing import cast
 import pytest
 from pamqp import commands
 
-from headrace.core.account import Account
-from headrace.core.declared import declared
-from headrace.core.definition import STREAM, QueueDefinition
-from headrace.core.delivery import Consumer, Delivery
+from headrace.core.access.logins import Account
+from headrace.core.access.permissions import Permission, Rights
+from headrace.core.access.users import guest
 from headrace.core.properties import Properties
-from headrace.core.rights import Permission, Rights
-from headrace.core.users import guest
+from headrace.core.queue.definition import STREAM, QueueDefinition, declared
+from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.errors import PreconditionFailed
 from headrace.model import AMQP091, Message, Source
 from headrace.net.connection import Wire
 from headrace.protocols.amqp091.channel import Channel
-from headrace.protocols.amqp091.link import Host, Link
+from headrace.protocols.amqp091.context import ConnectionContext, Host
 from headrace.protocols.amqp091.properties import Amqp091Codec, decode_properties
-from headrace.protocols.amqp091.subscription import Subscription
-from headrace.protocols.amqp091.tags import Tags
+from headrace.protocols.amqp091.subscriptions import Subscription, Tags
 from headrace.protocols.answers import Answers
 from headrace.storage.group_state import WORK
 from tests.house import House
@@ -48,7 +46,9 @@ def test_readers_of_a_stream_see_how_far_its_primary_group_is() -> None:
     house.broker.settle(worked[0])
     house.run()
     wire = Line()
-    link = Link(cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
+    link = ConnectionContext(
+        cast("Wire", wire), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/")
+    )
     answers = Answers(link.wire, house.broker, lambda: None, lambda _: None)
     subscription = Subscription(link, 1, "c", "s", Tags(), answers)
     subscription.is_stream = subscription.is_addressed = True
@@ -65,7 +65,9 @@ def test_of_a_row_of_acknowledgements_those_before_an_unknown_tag_count() -> Non
     house = House()
     house.broker.declare(declared("q", durable=True))
     house.publish("q", *"abcd")
-    link = Link(cast("Wire", Line()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/"))
+    link = ConnectionContext(
+        cast("Wire", Line()), object(), Host("/", house.broker), Account(guest()), Rights("guest", "/")
+    )
     link.rights.grant(Permission("guest", "/", ".*", ".*", ".*"), {})
     channel = Channel(link, 1)
     channel.subscriptions.qos(commands.Basic.Qos(prefetch_count=3))

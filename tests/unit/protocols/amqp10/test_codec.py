@@ -15,17 +15,20 @@ from headrace.protocols.amqp10.performatives import (
     Detach,
     Disposition,
     End,
+    Error,
     Flow,
+    Modified,
     Open,
+    Rejected,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
+    Source,
+    Target,
     Transfer,
 )
 from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.sections import joined, split
-from headrace.protocols.amqp10.states import Error, Modified, Rejected
-from headrace.protocols.amqp10.termini import Source, Target
 from headrace.protocols.amqp10.writing import encode_value
 
 

@@ -1,13 +1,27 @@
 """What a connection of AMQP 1.0 refuses, bounds and keeps, seen in its frames."""
 
-from headrace.core.definition import QueueDefinition
-from headrace.core.rights import Permission
-from headrace.core.users import Limits
+from headrace.core.access.permissions import Permission
+from headrace.core.access.users import Limits
+from headrace.core.queue.definition import QueueDefinition
 from headrace.errors import HeadraceError
 from headrace.protocols.amqp10.frames import LINK_CREDIT, RECEIVER_SECOND
-from headrace.protocols.amqp10.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Transfer
-from headrace.protocols.amqp10.states import ACCEPTED, Accepted, Declared, Rejected, Transactional
-from headrace.protocols.amqp10.termini import NEVER, Coordinator
+from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    NEVER,
+    Accepted,
+    Attach,
+    Begin,
+    Close,
+    Coordinator,
+    Declared,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Rejected,
+    Transactional,
+    Transfer,
+)
 from headrace.protocols.amqp10.types import Described, ULong
 from headrace.protocols.amqp10.writing import encode_value
 from tests.amqp10_client import body, credit, receiver, sender, transfer
@@ -257,7 +271,7 @@ def test_a_virtual_host_that_goes_takes_its_connections_along() -> None:
     office = Office()
     caller = office.connect()
     caller.heard()
-    office.house.broker.administration.dissolve()
+    office.house.broker.administration.dissolve(lambda _: None)
 
     assert _condition(list(caller.heard())) == "amqp:connection:forced"
 

@@ -4,10 +4,10 @@ import pytest
 
 from headrace.core.properties import plain_value
 from headrace.protocols.amqp091.fields import UInt64
-from headrace.protocols.amqp10.neutral import from_neutral, to_neutral
+from headrace.protocols.amqp10.properties import from_neutral, to_neutral
 from headrace.protocols.amqp10.types import ULong
 from headrace.protocols.amqp10.writing import encode_value
-from headrace.selector.values import header_number
+from headrace.selector.fields import header_number
 
 LARGE = (1, (1 << 62) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 

@@ -4,22 +4,32 @@ import pytest
 
 from headrace.errors import Unavailable
 from headrace.protocols.amqp10.codec import Event
-from headrace.protocols.amqp10.head import Head
-from headrace.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Transfer
-from headrace.protocols.amqp10.termini import NEVER, UNSETTLED_STATE
+from headrace.protocols.amqp10.frames import RECEIVER_SECOND
+from headrace.protocols.amqp10.performatives import (
+    ACCEPTED,
+    NEVER,
+    UNSETTLED_STATE,
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Transfer,
+)
+from headrace.protocols.amqp10.sections import Head
 from headrace.protocols.amqp10.types import Map
 from tests.amqp10_client import body, credit, receiver, sender, transfer
 from tests.amqp10_harness import Caller, Office, only
-from tests.stubborn import StubbornEngine
+from tests.refusing_engine import RefusingEngine
 
 
 @pytest.fixture
-def engine() -> StubbornEngine:
-    return StubbornEngine()
+def engine() -> RefusingEngine:
+    return RefusingEngine()
 
 
 @pytest.fixture
-def caller(engine: StubbornEngine) -> Caller:
+def caller(engine: RefusingEngine) -> Caller:
     office = Office(engine)
     made = office.connect()
     office.house.run()
@@ -31,7 +41,7 @@ def _kinds(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-def _opened(engine: StubbornEngine, caller: Caller) -> list[str]:
+def _opened(engine: RefusingEngine, caller: Caller) -> list[str]:
     engine.open_door()
     return _kinds(caller.heard())
 
@@ -51,14 +61,14 @@ def _subscription() -> Attach:
 
 
 def test_a_link_whose_queue_is_made_for_it_is_there_once_the_queue_is_kept(
-    engine: StubbornEngine, caller: Caller
+    engine: RefusingEngine, caller: Caller
 ) -> None:
     assert caller.say(_new_queue()) == []
     assert _opened(engine, caller) == ["Attach", "Flow"]
 
 
 def test_a_durable_subscription_is_there_once_it_is_kept_and_gone_once_that_is(
-    engine: StubbornEngine, caller: Caller
+    engine: RefusingEngine, caller: Caller
 ) -> None:
     assert caller.say(_subscription()) == []
     assert _opened(engine, caller) == ["Attach"]
@@ -67,12 +77,12 @@ def test_a_durable_subscription_is_there_once_it_is_kept_and_gone_once_that_is(
     assert _opened(engine, caller) == ["Detach"]
 
 
-def test_a_link_to_what_is_there_does_not_wait(engine: StubbornEngine, caller: Caller) -> None:
+def test_a_link_to_what_is_there_does_not_wait(engine: RefusingEngine, caller: Caller) -> None:
     assert _kinds(caller.say(sender("s", "q"))) == ["Attach", "Flow"]
 
 
 def test_what_follows_in_the_session_waits_in_order_and_another_session_does_not(
-    engine: StubbornEngine, caller: Caller
+    engine: RefusingEngine, caller: Caller
 ) -> None:
     caller.say(receiver("r", "q", 7), credit(7, 10))
     other = Begin(None, 0, 1000, 1000)
@@ -85,7 +95,7 @@ def test_what_follows_in_the_session_waits_in_order_and_another_session_does_not
     assert _opened(engine, caller) == ["Attach", "Flow", "Disposition"]
 
 
-def test_deliveries_wait_as_long_as_answers_do(engine: StubbornEngine, caller: Caller) -> None:
+def test_deliveries_wait_as_long_as_answers_do(engine: RefusingEngine, caller: Caller) -> None:
     engine.open_door()
     caller.say(receiver("r", "q", 7), credit(7, 10))
     engine.is_closed_door = True
@@ -98,7 +108,7 @@ def test_deliveries_wait_as_long_as_answers_do(engine: StubbornEngine, caller: C
 
 
 def test_a_declaration_that_cannot_be_stored_ends_the_session_with_the_reason(
-    engine: StubbornEngine, caller: Caller
+    engine: RefusingEngine, caller: Caller
 ) -> None:
     engine.failure, engine.fails_all = Unavailable("the store is away"), True
     (end,) = only(End, caller.say(_new_queue()))
@@ -115,7 +125,7 @@ def _request(operation: str) -> bytes:
 
 @pytest.mark.parametrize(("is_away", "status"), [(False, b"created"), (True, b"the store is away")])
 def test_management_answers_once_what_was_asked_for_is_kept(
-    engine: StubbornEngine, caller: Caller, is_away: bool, status: bytes
+    engine: RefusingEngine, caller: Caller, is_away: bool, status: bytes
 ) -> None:
     engine.open_door()
     caller.say(sender("m", "$management", 1), receiver("m", "$management", 2), credit(2, 10))
@@ -130,3 +140,43 @@ def test_management_answers_once_what_was_asked_for_is_kept(
     (reply,) = only(Transfer, events)
     assert status in reply.payload
     assert len(only(Disposition, events)) == 1
+
+
+def test_a_receiver_that_settles_second_hears_of_each_outcome_once_that_one_is_stored(
+    engine: RefusingEngine, caller: Caller
+) -> None:
+    engine.open_door()
+    attach = receiver("r", "q")
+    attach.receiver_settles = RECEIVER_SECOND
+    caller.say(sender("s", "q", 1), transfer(0, body("first"), 1), transfer(1, body("second"), 1))
+    first, second = only(Transfer, caller.say(attach, credit(0, 2)))
+    engine.is_closed_door = True
+    assert caller.say(Disposition(0, True, first.id, first.id, False, ACCEPTED)) == []
+    assert caller.say(Disposition(0, True, second.id, second.id, False, ACCEPTED)) == []
+
+    engine.open_door()
+    engine.is_closed_door = True
+    (told,) = only(Disposition, caller.heard())
+    assert (told.first, told.last, told.settled) == (first.id, first.id, True)
+
+    engine.open_door()
+    (told,) = only(Disposition, caller.heard())
+    assert (told.first, told.last, told.settled) == (second.id, second.id, True)
+
+
+def test_a_receiver_that_resumes_hears_that_its_outcome_is_settled_once_that_is_stored(
+    engine: RefusingEngine, caller: Caller
+) -> None:
+    engine.open_door()
+    attach = receiver("r", "q")
+    caller.say(sender("s", "q", 1), transfer(0, body("x"), 1))
+    (sent,) = only(Transfer, caller.say(attach, credit(0, 1)))
+    caller.say(Detach(0, False))
+    engine.is_closed_door = True
+    attach.unsettled = Map([(sent.tag, ACCEPTED.described())])
+    assert _kinds(caller.say(attach)) == ["Attach"]
+
+    engine.open_door()
+
+    (resumed,) = only(Transfer, caller.heard())
+    assert (resumed.tag, resumed.resume, resumed.settled) == (sent.tag, True, True)

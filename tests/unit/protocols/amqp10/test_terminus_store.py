@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp10.termini import NEVER, UNSETTLED_STATE, Source, Target
-from headrace.protocols.amqp10.terminus_store import StoredSource, TerminusStore
+from headrace.protocols.amqp10.performatives import NEVER, UNSETTLED_STATE, Source, Target
+from headrace.protocols.amqp10.suspended import StoredSource, TerminusStore
 from tests.house import House
 
 _KEY = ("c1", "link")

@@ -3,9 +3,9 @@
 import pytest
 
 from headrace.config.settings import MqttSettings
-from headrace.core.users import Limits as UserLimits
+from headrace.core.access.users import Limits as UserLimits
 from tests.devices import CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBLISH, Device, Field, packet, properties, text
-from tests.doors import must
+from tests.endpoints import must
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])

@@ -14,7 +14,7 @@ from headrace.protocols.mqtt.encoding import (
     encode_unsuback,
 )
 from headrace.protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from headrace.protocols.mqtt.property_list import (
+from headrace.protocols.mqtt.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.config.settings import MqttSettings
-from headrace.core.definition import QueueDefinition
+from headrace.core.queue.definition import QueueDefinition
 from tests.devices import PUBACK, PUBCOMP, PUBREC, PUBREL, Device, Field, packet, properties, text
 
 PERSISTENT = {0x11: 3600}

@@ -1,14 +1,14 @@
 """CONNACK, SUBACK: what they promise of a session that is kept would survive a crash by then."""
 
 from headrace.errors import Unavailable
-from tests.devices import CONNACK, PUBACK, PUBLISH, SUBACK, Device, Field, packet, text
-from tests.stubborn import StubbornEngine
+from tests.devices import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Device, Field, packet, text
+from tests.refusing_engine import RefusingEngine
 
 _KEPT = {0x11: 3600}
 
 
-def _field() -> tuple[StubbornEngine, Field]:
-    engine = StubbornEngine()
+def _field() -> tuple[RefusingEngine, Field]:
+    engine = RefusingEngine()
     field = Field(engine)
     field.run()
     return engine, field
@@ -101,3 +101,69 @@ def test_a_session_that_is_taken_over_before_its_connack_is_just_closed() -> Non
     engine.open_door()
 
     assert _kinds(second) == [CONNACK]
+
+
+def test_a_receipt_is_not_answered_by_a_commit_that_began_before_it() -> None:
+    engine, field = _field()
+    reader = field.device("c", said=_KEPT)
+    reader.subscribe(("a", 2))
+    writer = field.device("w")
+    writer.publish("a", "1", 2)
+    writer.publish("a", "2", 2)
+    first, second = reader.messages(acknowledge=False)
+    engine.is_closed_door = True
+    reader.answer(PUBREC, first.number)
+    reader.answer(PUBREC, second.number)
+    assert _kinds(reader) == []
+
+    engine.let_one_in()
+
+    field.run()
+    assert [(one.kind, one.number) for one in reader.take()] == [(PUBREL, first.number)]
+    engine.open_door()
+    field.run()
+    assert [(one.kind, one.number) for one in reader.take()] == [(PUBREL, second.number)]
+
+
+def test_a_release_is_not_answered_by_a_commit_that_began_before_it() -> None:
+    """Or the client uses the identifier again, and after a crash the new message counts as the old one."""
+    engine, field = _field()
+    writer = field.device("c", said=_KEPT)
+    for number in (1, 2):
+        writer.publish("a", "x", 2, number=number)
+    assert _kinds(writer) == [PUBREC, PUBREC]
+    engine.is_closed_door = True
+    for number in (1, 2):
+        writer.answer(PUBREL, number)
+    assert _kinds(writer) == []
+
+    engine.let_one_in()
+
+    field.run()
+    assert [(one.kind, one.number) for one in writer.take()] == [(PUBCOMP, 1)]
+    engine.open_door()
+    field.run()
+    assert [(one.kind, one.number) for one in writer.take()] == [(PUBCOMP, 2)]
+
+
+def test_receipts_and_releases_are_answered_once_each_when_a_store_is_back() -> None:
+    engine, field = _field()
+    device = field.device("c", said=_KEPT)
+    device.subscribe(("a", 2))
+    for number in (1, 2):
+        device.publish("a", "x", 2, number=number)
+    field.run()
+    messages = device.messages(acknowledge=False)
+    device.take()
+    engine.failure, engine.fails_all = Unavailable("the store is away"), True
+    for number, message in enumerate(messages, 1):
+        device.answer(PUBREL, number)
+        device.answer(PUBREC, message.number)
+    assert _kinds(device) == []
+
+    engine.failure = None
+    field.advance(2)
+
+    field.run()
+    answers = sorted((one.kind, one.number) for one in device.take())
+    assert answers == sorted([*[(PUBREL, one.number) for one in messages], (PUBCOMP, 1), (PUBCOMP, 2)])

@@ -8,8 +8,7 @@ import pytest
 from headrace.core.properties import Properties
 from headrace.errors import Refused
 from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.property_list import OF_PUBLISH, decode_message_list, encode_user_property
+from headrace.protocols.mqtt.properties import OF_PUBLISH, Mqtt5Codec, decode_message_list, encode_user_property
 
 MQTT = Mqtt5Codec()
 AMQP = Amqp091Codec()

@@ -2,10 +2,9 @@
 
 import pytest
 
-from headrace.core.declared import declared
-from headrace.core.definition import STREAM, QueueDefinition, Retry
-from headrace.core.group import ACK
 from headrace.core.properties import Properties
+from headrace.core.queue.definition import STREAM, QueueDefinition, Retry, declared
+from headrace.core.queue.group import ACK
 from headrace.model import AMQP091, Message, Source
 from tests.devices import PUBACK, Device, Field, Packet
 
@@ -230,6 +229,68 @@ def test_a_stream_can_be_read_without_acknowledgements() -> None:
     field.device("p").publish("$queue/s", "x", 1)
     [message] = device.messages()
     assert message.qos == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_puback_settles_what_is_read_from_a_stream(version: int) -> None:
+    field = Field()
+    queue(field, kind=STREAM)
+    writer = field.device("p")
+    for number in range(10):
+        writer.publish("$queue/q", str(number), 1)
+    reader = field.device("reader", version)
+    reader.subscribe(("$queue/q", 1))
+    for message in reader.messages(acknowledge=False)[:9]:
+        reader.answer(PUBACK, message.number)
+    reader.lose()
+
+    again = field.device("reader", version)
+    again.subscribe(("$queue/q", 1))
+
+    assert again.texts() == ["9"]
+
+
+def test_a_reader_of_a_stream_goes_beyond_its_receive_maximum() -> None:
+    field = Field()
+    queue(field, kind=STREAM)
+    writer = field.device("p")
+    for number in range(10):
+        writer.publish("$queue/q", str(number), 1)
+    reader = field.device("reader", said={0x21: 2})
+    reader.subscribe(("$queue/q", 1))
+    got: list[str] = []
+    for _ in range(5):
+        got += reader.texts()
+
+    assert got == [str(number) for number in range(10)]
+
+
+def test_a_word_for_what_puback_settled_is_no_error() -> None:
+    field = Field()
+    queue(field, kind=STREAM)
+    reader = worker(field, "reader", "$queue/q")
+    field.device("p").publish("$queue/q", "x", 1)
+    [message] = reader.messages()
+
+    assert [verb(reader, name, message)[0] for name in ("ack", "nack", "reject")] == [0, 0, 0]
+    assert verb(reader, "ack", message, message_id="q:1")[0] == 0x80
+
+
+def test_a_reader_that_commits_by_word_goes_beyond_its_receive_maximum() -> None:
+    field = Field()
+    queue(field, kind=STREAM)
+    writer = field.device("p")
+    for number in range(6):
+        writer.publish("$queue/q", str(number), 1)
+    reader = field.device("reader", said={0x21: 2})
+    reader.subscribe(("$queue/q", 1), said={GROUP: [("x-auto-commit", "false")]})
+    assert reader.texts() + reader.texts() + reader.texts() == [str(number) for number in range(6)]
+    reader.lose()
+
+    again = field.device("reader")
+    again.subscribe(("$queue/q", 1), said={GROUP: [("x-auto-commit", "false")]})
+
+    assert again.texts() == [str(number) for number in range(6)]
 
 
 def test_progress_on_a_stream_is_committed_by_word() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from headrace.core.rights import Permission, TopicPermission
+from headrace.core.access.permissions import Permission, TopicPermission
 from tests.devices import DISCONNECT, PUBACK, PUBLISH, Device, Field
-from tests.doors import must
+from tests.endpoints import must
 
 
 def test_the_connections_of_a_removed_user_end() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import Refused
 from headrace.model import Message
-from headrace.storage.local.arrow_block import BLOCK_BYTES, Origin, encode_table
+from headrace.storage.local.arrow import BLOCK_BYTES, Origin, encode_table
 
 NOW_US = 1_767_225_600_000_000
 ORIGIN = Origin("orders", "", "bulk:ann", "bulk", NOW_US)

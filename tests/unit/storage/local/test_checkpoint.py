@@ -12,8 +12,8 @@ from headrace.storage.local.checkpoint import (
     decode_checkpoint,
     encode_checkpoint,
 )
+from headrace.storage.local.files import encode_json
 from headrace.storage.local.journal import Position
-from headrace.storage.local.json_file import encode_json
 
 PATH = Path("journal/checkpoint.json")
 
@@ -25,6 +25,7 @@ def _checkpoint() -> Checkpoint:
     full.groups = [(7, "billing"), (8, '"Audit"/1')]
     checkpoint.logs = [full, LogEntry(2, "empty", 0, 0)]
     checkpoint.tables = {"queues": (0, 120), "retained": (4, 82)}
+    checkpoint.files = {7: (70, True), 8: (66, False)}
     return checkpoint
 
 
@@ -42,6 +43,7 @@ def test_everything_in_it_comes_back_as_it_was() -> None:
     assert (found.position.seq, found.position.index, found.position.at, found.next_id) == (70, 3, 8192, 12)
     assert [_fields(log) for log in found.logs] == [_fields(log) for log in _checkpoint().logs]
     assert found.tables == _checkpoint().tables
+    assert found.files == _checkpoint().files
 
 
 def test_a_log_without_segments_says_minus_one() -> None:

@@ -10,7 +10,7 @@ _PROGRAM = """
 import sys
 if {is_missing}:
     sys.modules["zlib_ng"] = None
-from headrace.storage.local.checksum import crc32
+from headrace.storage.local.files import crc32
 data = bytes(range(256)) * 300
 print(crc32.__module__, crc32(data), crc32(memoryview(data)[1:], crc32(data[:1])), crc32(b""))
 """

@@ -16,10 +16,11 @@ from tests.data_directories import (
 )
 
 
-def _rewrite_group(root: Path, state: GroupState, seq: int = 1) -> Path:
-    """Put other files, valid as such, in place of those of the group `work`."""
+def _rewrite_group(root: Path, state: GroupState, seq: int = 0) -> Path:
+    """Put other files, valid as such and as old unless told otherwise, in place of those of the group `work`."""
     directory = root / "queues" / "orders" / "consumers" / state.name
-    group_id = json.loads((directory / "state.json").read_bytes())["id"]
+    before = json.loads((directory / "state.json").read_bytes())
+    group_id, seq = before["id"], seq or before["seq"]
     (directory / "state.json").write_bytes(encode_progress("orders", group_id, state, seq))
     (directory / "pel.log").write_bytes(encode_pending(group_id, state, seq))
     return directory
@@ -93,6 +94,22 @@ def test_a_pending_entry_of_a_settled_message_is_named(data: Path) -> None:
     directory = _rewrite_group(data, state)
 
     assert where(only(row_of(examine(data), "orders").problems)) == (str(directory / "pel.log"), 32)
+
+
+def test_group_files_that_are_older_than_the_checkpoint_says_are_named(data: Path) -> None:
+    directory = _rewrite_group(data, _work_group(), seq=1)
+
+    problem = only(row_of(examine(data), "orders").problems)
+
+    assert problem.file == str(directory / "state.json")
+    assert "it is an old version, as of commit 1" in problem.what
+
+
+def test_a_pending_list_that_is_missing_is_named(data: Path) -> None:
+    path = data / "queues" / "orders" / "consumers" / "work" / "pel.log"
+    path.unlink()
+
+    assert only(row_of(examine(data), "orders").problems).file == str(path)
 
 
 def test_group_files_that_are_ahead_of_the_journal_are_named(data: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from headrace.model import Message
 from headrace.storage.api import TRANSACTIONS, Commit
 from headrace.storage.group_state import WORK
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.encoded import EncodedBlock, encoded
+from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.engine import LocalEngine, LocalSettings
+from headrace.storage.local.staging import EncodedBlock, encoded
 from headrace.storage.memory import MemoryEngine
 from tests.workbench import FULL, PLAIN, Bench, all_values, full_message, many, outcome, payloads, plain
 
@@ -129,6 +129,8 @@ def test_a_time_to_live_is_added_where_it_ends_first() -> None:
     assert [message.expires_us for message in made.messages(0, 4)] == [1_100, 1_050, 1_100, 2_100]
     assert payloads(made.messages(0, 4)) == [b"a", b"b", b"c", b"d"]
     assert made.first_expiry_us == 1_050
+    alone = rows(messages).expiring(100, 1_000, keeps_earlier=False)
+    assert [message.expires_us for message in alone.messages(0, 4)] == [1_100, 1_100, 1_100, 2_100]
     plainly = rows(many(3)).expiring(100, 1_000)
     assert [message.expires_us for message in plainly.messages(0, 3)] == [1_100] * 3
 

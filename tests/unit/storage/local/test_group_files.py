@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import Corrupt
 from headrace.storage.group_state import STREAM, WORK, GroupState, Pending
+from headrace.storage.local.files import encode_json
 from headrace.storage.local.group_files import decode_pending, decode_progress, encode_pending, encode_progress
-from headrace.storage.local.json_file import encode_json
 
 STATE = Path("consumers/billing/state.json")
 PEL = Path("consumers/billing/pel.log")

@@ -1,5 +1,6 @@
 """The ring of journal files: writing, recycling, and what a reader makes of torn and damaged ends."""
 
+import errno
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block_encoding import encode_block
+from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.journal import PAGE, Journal, Position, encode_header
-from headrace.storage.local.journal_reader import JournalReader, mend_headers, read_files, wipe_behind
+from headrace.storage.local.journal import (
+    PAGE,
+    Journal,
+    JournalReader,
+    Position,
+    encode_header,
+    mend_headers,
+    read_files,
+    read_newest,
+    wipe_behind,
+)
 from headrace.storage.local.record import encode_put, encode_record
 from tests.disks import FullDisk
 from tests.workbench import encode_runs, many
@@ -57,7 +67,8 @@ def _fill(directory: Path, count: int, size: int = 100, unsynced: Sequence[int] 
 
 
 def _reader(directory: Path, start: Position = NOWHERE) -> JournalReader:
-    return JournalReader(Disk(), read_files(Disk(), directory), start)
+    stated, _ = read_newest(Disk(), directory)
+    return JournalReader(Disk(), directory, read_files(Disk(), directory), start, stated)
 
 
 def _sequence(directory: Path, start: Position = NOWHERE) -> list[int]:
@@ -159,11 +170,11 @@ def test_a_synced_write_is_one_call_and_no_other_sync(tmp_path: Path) -> None:
     disk = SyncCountingDisk()
     journal = _open(tmp_path, disk=disk)
     _write(journal, 1)
-    before = disk.syncs
+    before = (disk.synced_writes, disk.syncs)
 
     _write(journal, 2)
 
-    assert (disk.synced_writes, disk.syncs - before) == (2, 0)
+    assert (disk.synced_writes, disk.syncs) == (before[0] + 1, before[1])
     journal.close()
 
 
@@ -406,7 +417,7 @@ def test_a_file_that_is_missing_is_corruption(tmp_path: Path) -> None:
     _fill(tmp_path, 4, 2 * PAGE)
     _file_of(tmp_path, 2).unlink()
 
-    with pytest.raises(Corrupt, match="record 2 cannot be read"):
+    with pytest.raises(Corrupt, match="journal file number 2, behind which there are others, is missing"):
         _sequence(tmp_path)
 
 
@@ -414,7 +425,7 @@ def test_the_first_file_missing_before_any_checkpoint_is_corruption(tmp_path: Pa
     _fill(tmp_path, 4, 2 * PAGE)
     _file_of(tmp_path, 1).unlink()
 
-    with pytest.raises(Corrupt, match="record 1 cannot be read"):
+    with pytest.raises(Corrupt, match="journal file number 1, behind which there are others, is missing"):
         _sequence(tmp_path)
 
 
@@ -517,3 +528,155 @@ def test_wiping_frees_the_files_behind_the_end(tmp_path: Path) -> None:
 
     assert _indexes(tmp_path) == [0, 0, 1]
     assert sorted(file.index for file in files) == [0, 0, 1]
+
+
+# -- the newest file -----------------------------------------------------------------------------------------------
+
+
+class OrderDisk(Disk):
+    """A disk that remembers what was made durable, in order: which file, and where in it."""
+
+    def __init__(self) -> None:
+        self.synced: list[tuple[str, int]] = []
+        self._names: dict[int, str] = {}
+
+    def open(self, path: Path, create: bool = False) -> int:
+        fd = super().open(path, create)
+        self._names[fd] = path.name
+        return fd
+
+    def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+        super().write_synced(fd, buffers, position)
+        self.synced.append((self._names[fd], position))
+
+
+def test_a_file_has_its_header_and_is_said_to_be_the_newest_before_its_first_record(tmp_path: Path) -> None:
+    disk = OrderDisk()
+    journal = _open(tmp_path, disk=disk)
+
+    _write(journal, 1, 2 * PAGE)
+    _write(journal, 2, 2 * PAGE)
+
+    journal.close()
+    assert disk.synced == [
+        ("0000.jnl", 0),
+        ("newest", PAGE),
+        ("0000.jnl", PAGE),
+        ("0001.jnl", 0),
+        ("newest", 0),
+        ("0001.jnl", PAGE),
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_newest_file_is_missed(tmp_path: Path, count: int) -> None:
+    _fill(tmp_path, count, 2 * PAGE)
+    newest = _file_of(tmp_path, count)
+    newest.unlink()
+
+    with pytest.raises(Corrupt, match=f"journal file number {count} and the newest, is missing") as caught:
+        _sequence(tmp_path)
+
+    assert caught.value.file == str(newest)
+
+
+def test_a_newest_file_of_zeros_is_missed(tmp_path: Path) -> None:
+    _fill(tmp_path, 2, 2 * PAGE)
+    newest = _file_of(tmp_path, 2)
+    newest.write_bytes(bytes(FILE_BYTES))
+
+    with pytest.raises(Corrupt, match="is missing, or it is damaged") as caught:
+        _sequence(tmp_path)
+
+    assert caught.value.file == str(newest)
+
+
+@pytest.mark.parametrize("length", [FILE_BYTES - 1, FILE_BYTES - PAGE, PAGE])
+def test_a_newest_file_that_was_cut_is_corruption(tmp_path: Path, length: int) -> None:
+    _fill(tmp_path, 1)
+    path = _file_of(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:length])
+
+    with pytest.raises(Corrupt, match="the file was cut here") as caught:
+        _sequence(tmp_path)
+
+    assert (caught.value.file, caught.value.position) == (str(path), length)
+
+
+def test_a_newest_file_without_a_record_is_where_the_journal_goes_on(tmp_path: Path) -> None:
+    """A crash came between what was said of the file and its first record."""
+    _fill(tmp_path, 2, 2 * PAGE)
+    newest = _file_of(tmp_path, 2)
+    newest.write_bytes(newest.read_bytes()[:PAGE].ljust(FILE_BYTES, b"\0"))
+
+    reader = _reader(tmp_path)
+
+    assert [record.seq for record in reader.records()] == [1]
+    assert (reader.end.seq, reader.end.index, reader.end.at) == (1, 2, PAGE)
+
+
+def test_what_was_said_of_an_earlier_file_does_no_harm(tmp_path: Path) -> None:
+    """A release that says nothing wrote the journal for a while."""
+    _fill(tmp_path, 1, 2 * PAGE)
+    said = (tmp_path / "newest").read_bytes()
+    journal = _open(tmp_path, Position(1, 1, PAGE + 2 * PAGE + 64))
+    positions = [_write(journal, seq, 2 * PAGE) for seq in (2, 3, 4)]
+    journal.close()
+    (tmp_path / "newest").write_bytes(said)
+
+    assert _sequence(tmp_path, positions[0]) == [3, 4]
+
+
+def test_one_of_the_two_statements_is_enough(tmp_path: Path) -> None:
+    _fill(tmp_path, 2, 2 * PAGE)
+    _damage(tmp_path / "newest", PAGE + 20)
+    assert _sequence(tmp_path) == [1, 2]
+
+    _damage(tmp_path / "newest", 20)
+    with pytest.raises(Corrupt, match="what it said of the newest journal file cannot be read"):
+        _sequence(tmp_path)
+
+
+def test_two_files_that_say_they_are_the_same_are_corruption(tmp_path: Path) -> None:
+    _fill(tmp_path, 2, 2 * PAGE)
+    (tmp_path / "0007.jnl").write_bytes(_file_of(tmp_path, 2).read_bytes())
+
+    with pytest.raises(Corrupt, match=r"it says that it is journal file number 2, and so does 0001\.jnl"):
+        _sequence(tmp_path)
+
+
+def test_a_start_that_the_records_before_it_do_not_lead_to_is_corruption(tmp_path: Path) -> None:
+    """The file is an old version, from before the checkpoint."""
+    positions = _fill(tmp_path, 10)
+    path = _file_of(tmp_path, 1)
+    data = path.read_bytes()
+    path.write_bytes(data[: positions[4].at].ljust(FILE_BYTES, b"\0"))
+
+    with pytest.raises(Corrupt, match="commit 8, at which the checkpoint was written, does not end at byte"):
+        _sequence(tmp_path, positions[7])
+
+
+def test_a_file_whose_header_could_not_be_written_is_the_next_to_be_begun(tmp_path: Path) -> None:
+    class FullForHeaders(Disk):
+        """A disk that copies what it overwrites, and has no room for that."""
+
+        is_full = False
+
+        def write_synced(self, fd: int, buffers: Sequence[bytes], position: int) -> None:
+            super().write_synced(fd, buffers, position)
+            if self.is_full and position == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk = FullForHeaders()
+    journal = _open(tmp_path, disk=disk)
+    journal.prepare()
+    _write(journal, 1, 2 * PAGE)
+    disk.is_full = True
+    with pytest.raises(OSError, match="No space"):
+        _write(journal, 2, 2 * PAGE)
+    disk.is_full = False
+
+    _write(journal, 2, 2 * PAGE)
+
+    journal.close()
+    assert _sequence(tmp_path) == [1, 2]

@@ -11,7 +11,7 @@ import pytest
 from headrace.clock import ManualClock
 from headrace.errors import Unavailable
 from headrace.storage.local.engine import LocalEngine
-from headrace.storage.local.lock import DirectoryLock
+from headrace.storage.local.files import DirectoryLock
 
 _HOLDER = """
 import sys

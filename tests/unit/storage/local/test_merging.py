@@ -6,11 +6,9 @@ from hypothesis import strategies as st
 
 from headrace.model import Message, Source
 from headrace.storage.arrow import batch_of_messages
-from headrace.storage.local.block import Block
-from headrace.storage.local.block_columns import cut_block
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.merging import copy_to_logs, merge_by_log
+from headrace.storage.local.arrow import copy_to_logs, merge_by_log
+from headrace.storage.local.block import Block, cut_block
+from headrace.storage.local.block_coding import decode_messages, encode_block
 
 NAMES = ["a", "b", "c", "d"]
 _MESSAGES = st.builds(

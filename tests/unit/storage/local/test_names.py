@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.storage.api import MAX_NAME_BYTES
-from headrace.storage.local.names import decode_name, encode_name, is_partial
+from headrace.storage.local.files import decode_name, encode_name, is_partial
 
 _characters = st.characters(codec="utf-8")
 _tricky = st.text(st.sampled_from("aA.%+/-_é\x00"), min_size=1, max_size=MAX_NAME_BYTES)

@@ -17,8 +17,7 @@ from headrace.storage.group_state import (
     STREAM,
     Transition,
 )
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.block_encoding import encode_block
+from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.record import (
     CREATE_LOG,
     DELETE,

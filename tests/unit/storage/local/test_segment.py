@@ -1,5 +1,6 @@
 """Segment files, their indexes, and what is done about those that do not fit."""
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,8 +9,7 @@ import pytest
 from headrace.errors import Corrupt
 from headrace.model import Message
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.block_encoding import encode_block
+from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.disk import Disk
 from headrace.storage.local.segment import (
     HEADER_BYTES,
@@ -192,6 +192,21 @@ def test_an_index_that_is_not_right_is_made_again(path: Path, suffix: str, spoil
     assert suffix in problem
     assert _known(loaded) == _known(scanned)
     assert index.read_bytes() == right
+
+
+def test_indexes_of_another_segment_of_the_same_length_are_made_again(path: Path) -> None:
+    scanned = scan_segment(Disk(), path, 10, LOG_ID)
+    write_indexes(Disk(), scanned)
+    indexes = [path.with_suffix(suffix) for suffix in (".idx", ".tix")]
+    right = [index.read_bytes() for index in indexes]
+    scanned.bases = array("Q", [base + 100 for base in scanned.bases])
+    write_indexes(Disk(), scanned)
+
+    loaded, problem = load_indexes(Disk(), path, 10, LOG_ID)
+
+    assert "another segment" in problem
+    assert loaded.bases[0] == 10
+    assert [index.read_bytes() for index in indexes] == right
 
 
 def test_indexes_of_a_shorter_segment_are_made_again(path: Path) -> None:

@@ -11,13 +11,12 @@ from headrace.model import Message
 from headrace.storage.api import Commit
 from headrace.storage.group_state import WORK
 from headrace.storage.local.backup import back_up
-from headrace.storage.local.checkpoint import GROUPS, Checkpoint, checkpoint_path, decode_checkpoint
+from headrace.storage.local.checkpoint import GROUPS, Checkpoint, checkpoint_path, decode_checkpoint, tails_path
 from headrace.storage.local.doctor import examine, repair
 from headrace.storage.local.engine import LocalEngine
 from headrace.storage.local.follower import Follower
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.tables import table_path
-from headrace.storage.local.tails import tails_path
 from tests.contents import contents
 from tests.disks import FailingDisk
 from tests.unit.storage.local.test_follower import read

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NotFound, PreconditionFailed, Unavailable
-from headrace.storage.local.block_encoding import encode_block
-from headrace.storage.local.encoded import encoded
-from headrace.storage.local.staging import StagingArea
+from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.staging import StagingArea, encoded
 from tests.workbench import all_values, full_message, many
 
 TARGET = {"kind": "queue", "name": "orders"}

@@ -6,14 +6,7 @@ import pytest
 
 from headrace.errors import Corrupt
 from headrace.storage.api import EXCHANGES, QUEUES, RETAINED
-from headrace.storage.local.tables import (
-    HEADER,
-    Table,
-    TableWrite,
-    decode_definitions,
-    decode_table,
-    encode_definition,
-)
+from headrace.storage.local.tables import HEADER, Table, TableWrite, decode_definitions, decode_table, encode_definition
 
 ROOT = Path("data")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import Corrupt
-from headrace.storage.local.block_decoding import decode_messages
-from headrace.storage.local.tails import Tail, decode_tails, tails_path
-from headrace.storage.local.tails_writing import RECORD_BYTES, RECORD_ROWS, encode_tails
+from headrace.storage.local.block_coding import decode_messages
+from headrace.storage.local.checkpoint import Tail, decode_tails, tails_path
+from headrace.storage.local.flusher import RECORD_BYTES, RECORD_ROWS, encode_tails
 from tests.workbench import full_message, many, payloads, plain
 
 PATH = Path("journal/3.tails")

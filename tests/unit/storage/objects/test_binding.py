@@ -7,9 +7,8 @@ import pytest
 
 from headrace.clock import SystemClock
 from headrace.errors import Refused, Unavailable
-from headrace.storage.objects.binding import REQUIRED, check_version, lift_raw, lower, native, rows
 from headrace.storage.objects.database import Database, Tuning
-from headrace.storage.objects.location import Location
+from headrace.storage.objects.location import REQUIRED, Location, check_version, lift_raw, lower, native, rows
 
 QUICK = Tuning(flush_interval_ms=1)
 

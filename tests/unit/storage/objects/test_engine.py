@@ -1,21 +1,26 @@
 """What the engine over an object store puts there, what it takes away again, and how it reads it."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.clock import ManualClock, SystemClock
-from headrace.config.groups import MAIN
+from headrace.config.replication import MAIN
 from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.api import RETAINED, Commit, Origin
+from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
 from headrace.storage.group_state import WORK
+from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.staging import encoded
+from headrace.storage.objects import engine as engine_module
 from headrace.storage.objects import keys
 from headrace.storage.objects.database import Database, Tuning
 from headrace.storage.objects.engine import ObjectEngine, ObjectSettings
 from headrace.storage.objects.location import Location
 from headrace.storage.objects.records import (
+    Spec,
     decode_active,
     decode_attempts,
     decode_entry,
@@ -78,8 +83,8 @@ def claim(start: int, stop: int, consumer: str = "c1", due_us: int = 99) -> Call
     return lambda commit: commit.claim("orders", "workers", start, stop, consumer, due_us)
 
 
-def ack(start: int, stop: int) -> Callable[[Commit], object]:
-    return lambda commit: commit.ack("orders", "workers", start, stop)
+def ack(start: int, stop: int, log: str = "orders") -> Callable[[Commit], object]:
+    return lambda commit: commit.ack(log, "workers", start, stop)
 
 
 def test_a_message_is_a_payload_record_and_a_place_in_the_metadata_log(house: House) -> None:
@@ -99,10 +104,65 @@ def test_a_group_begins_with_its_specification_and_empty_buckets(house: House) -
     house.commit(group(start=304))
 
     (spec,) = house.records(keys.SPEC).values()
-    assert decode_spec(spec, "spec") == ("eu.#", 0, 3600, 2, "workers of orders")
+    assert decode_spec(spec, "spec") == ("eu.#", 0, 3600, 2, "workers of orders", "")
     for kind, empty in ((keys.ACTIVE, bytes(4)), (keys.DONE, bytes(2)), (keys.FAILED, bytes(2))):
         ((key, value),) = house.records(kind).items()
         assert (keys.decode_queue_key(key).number, value) == (keys.bucket_id(2, 304), empty)
+
+
+DEFINITION = {"name": "orders", "filter": "amount > 100", "delivery_limit": None, "retry": {"max_retries": 4}}
+
+
+def define(**values: object) -> Callable[[Commit], object]:
+    definition = json.dumps({**DEFINITION, **values}).encode()
+    return lambda commit: commit.put(QUEUES, b"orders", definition)
+
+
+def spec_of(house: House) -> Spec:
+    (spec,) = house.records(keys.SPEC).values()
+    return decode_spec(spec, "spec")
+
+
+def test_the_specification_of_a_group_says_what_its_queue_is_defined_to_be(house: House) -> None:
+    house.commit(define(description="what was ordered"), group())
+    assert spec_of(house) == ("eu.#", 5, 3600, 2, "what was ordered", "amount > 100")
+
+    house.commit(define(delivery_limit=1))
+    assert spec_of(house) == ("eu.#", 2, 3600, 2, "workers of orders", "amount > 100")
+
+    house.commit(define(filter="", retry=None))
+    assert spec_of(house) == ("eu.#", 0, 3600, 2, "workers of orders", "")
+    assert reopened(house).engine.log("orders").groups["workers"].filter == "eu.#"
+
+
+def test_a_specification_of_an_earlier_release_is_read_and_completed(house: House) -> None:
+    house.commit(define(), group())
+    (key,) = house.records(keys.SPEC)
+    house.engine._database.store([(key, bytes.fromhex("01 04 00 65 75 2e 23 00 00 10 0e 00 00 02 00 00"))])
+    assert spec_of(house) == ("eu.#", 0, 3600, 2, "", "")
+
+    reopened(house).engine.sync()
+
+    assert house.engine.log("orders").groups["workers"].filter == "eu.#"
+    assert spec_of(house) == ("eu.#", 5, 3600, 2, "workers of orders", "amount > 100")
+
+
+def test_a_text_that_has_no_room_in_a_specification_keeps_no_queue_from_being_stored(house: House) -> None:
+    house.commit(define(filter="x" * 70_000, description="\u00fc" * 70_000), group())
+
+    spec = spec_of(house)
+    assert (spec.expression, spec.description) == ("", "\u00fc" * 32_767)
+
+
+def test_a_group_without_its_progress_is_found_when_the_store_is_opened(house: House) -> None:
+    house.commit(append("orders", b"one"), group())
+    (progress,) = house.records(keys.PROGRESS)
+    house.engine._database.store([(progress, None)])
+    house.engine.close()
+
+    with pytest.raises(Corrupt, match="has no progress"):
+        house.open(QUICK)
+    house.engine._database.close()
 
 
 def test_a_claimed_message_is_in_flight_with_its_attempt_until_it_is_done(house: House) -> None:
@@ -166,6 +226,43 @@ def test_a_message_in_several_logs_has_one_payload_that_goes_with_the_last_of_th
 
     house.commit(lambda commit: commit.drop("one"))
     eventually(lambda: not house.records(keys.PAYLOAD) and not house.records(keys.REFERENCE))
+
+
+def test_copies_of_a_message_that_expire_at_different_times_have_one_payload(house: House) -> None:
+    (message,) = messages(b"shared")
+
+    def copied(expires_us: int, payload: bytes = message.payload) -> Message:
+        return Message(message.source, payload, 1, b"", 0, expires_us)
+
+    def fan_out(commit: Commit) -> None:
+        commit.append("one", [copied(1000), copied(1001), copied(1002, b"x")])
+        commit.append("two", [copied(2000), copied(2001), copied(2002, b"x")])
+        commit.append("three", [Message(Source("elsewhere"), b"x", 1)])
+
+    house.commit(fan_out)
+
+    assert payloads(house) == [b"shared", b"shared", b"x", b"x"]
+    house.commit(lambda commit: commit.truncate("two", 3))
+    eventually(lambda: _collected(house, "two") == 3)
+    found = reopened(house).engine.log("one").read(0, 9)
+    assert [(each.payload, each.expires_us) for each in found] == [(b"shared", 1000), (b"shared", 1001), (b"x", 1002)]
+    house.commit(lambda commit: commit.drop("one"), lambda commit: commit.drop("three"))
+    eventually(lambda: not payloads(house) and not house.records(keys.REFERENCE))
+
+
+def test_what_is_published_in_bulk_to_several_logs_has_one_payload_each(house: House) -> None:
+    rows = encoded(encode_block(0, messages(b"first", b"second")))
+
+    def fan_out(commit: Commit) -> None:
+        commit.append_encoded("one", rows)
+        commit.append_encoded("two", rows.expiring(1000, 1))
+        commit.append_encoded("three", rows.take([1]))
+
+    house.commit(fan_out)
+
+    assert payloads(house) == [b"first", b"second"]
+    assert contents(reopened(house), "three") == [b"second"]
+    assert contents(house, "two") == contents(house, "one") == [b"first", b"second"]
 
 
 def copy(source: str, offsets: list[int], *targets: str) -> Callable[[House], None]:
@@ -317,6 +414,55 @@ def test_done_messages_are_kept_for_the_retention_and_then_removed(house: House)
     house.engine.poll()
 
     eventually(lambda: len(house.records(keys.DONE)) == 1)  # the bucket that is still added to stays
+
+
+def settled(house: House, kind: bytes) -> int:
+    return sum(len(decode_settled(value, "settled")) for value in house.records(kind).values())
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["in one process", "over a restart"])
+def test_what_was_done_last_is_removed_after_the_retention_though_nothing_follows(house: House, restarts: bool) -> None:
+    house.commit(append("orders", *[b"%d" % number for number in range(5)]), group())
+    house.commit(claim(0, 4), ack(0, 2), lambda commit: commit.bury("orders", "workers", 2, 3))
+    house.clock.advance(1800)
+    house.commit(ack(3, 4))
+    assert (settled(house, keys.DONE), settled(house, keys.FAILED)) == (3, 1)
+    if restarts:
+        reopened(house)
+
+    house.clock.advance(1900)
+    house.engine.sync()
+    assert (settled(house, keys.DONE), settled(house, keys.FAILED)) == (1, 0)
+
+    house.clock.advance(1900)
+    house.engine.sync()
+    assert (settled(house, keys.DONE), settled(house, keys.FAILED)) == (0, 0)
+    assert reopened(house).engine.log("orders").groups["workers"].committed == 4
+    house.commit(claim(4, 5), ack(4, 5))
+    assert settled(house, keys.DONE) == 1
+
+
+def test_groups_forget_what_they_did_a_few_at_a_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_HISTORY_GROUPS", 2)
+    names = [f"log-{number}" for number in range(5)]
+
+    def fill(commit: Commit) -> None:
+        for name in names:
+            commit.append(name, messages(b"one"))
+            commit.create_group(name, "workers", WORK)
+            commit.claim(name, "workers", 0, 1, "c1", 99)
+
+    house.commit(fill)
+    house.commit(*[ack(0, 1, name) for name in names])
+    house.clock.advance(4000)
+
+    left = []
+    for _ in range(3):
+        house.engine.poll()
+        while house.engine._in_flight is not None:
+            house.engine._take(*house.engine._results.get())
+        left.append(settled(house, keys.DONE))
+    assert left == [3, 1, 0]
 
 
 def test_logs_are_found_by_time_though_most_of_them_is_not_in_memory(tmp_path: Path) -> None:

@@ -6,19 +6,15 @@ from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
 from headrace.storage.api import DEFINITIONS
-from headrace.storage.local.checkpoint import LogEntry
+from headrace.storage.local.checkpoint import SUFFIX, LogEntry, tails_path
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
-from headrace.storage.local.doctor.findings import Problem, Progress, QueueRow, Report, problem_of, read_whole
-from headrace.storage.local.doctor.groups import check_group
-from headrace.storage.local.doctor.meter import Meter
+from headrace.storage.local.doctor.findings import Meter, Problem, Progress, QueueRow, Report, problem_of, read_whole
 from headrace.storage.local.doctor.projection import ExpectedLog, Projection
 from headrace.storage.local.doctor.repairs import CutJournal, RebuildIndexes, Remove, Repair, fingerprint_of
-from headrace.storage.local.doctor.segments import SegmentCheck, coverage_problems
-from headrace.storage.local.lock import ReadingLock
-from headrace.storage.local.names import decode_name, is_partial
+from headrace.storage.local.doctor.segments import SegmentCheck, check_group, coverage_problems
+from headrace.storage.local.files import ReadingLock, decode_name, is_partial
 from headrace.storage.local.segment import HEADER_BYTES, segment_log_id, segment_path
 from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
-from headrace.storage.local.tails import SUFFIX, tails_path
 
 _ORPHAN: Final = "look whether a copy of journal/ knows it; if not, move it away"
 _DRAFTS: Final = (".json.tmp", ".log.tmp", ".kv.tmp")
@@ -99,7 +95,7 @@ class _Examination:
             try:
                 data = read_whole(self._disk, path)
                 if is_definition:
-                    decode_definitions(name, data, path)
+                    decode_definitions(name, data, path, length)
                 else:
                     decode_table(name, generation, data, length, path)
             except Corrupt as error:

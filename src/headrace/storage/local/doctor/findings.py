@@ -1,9 +1,9 @@
-"""What an examination found: rows, problems and what could be repaired. Values only; see examination.py for reading."""
+"""What a doctor found, and how far it is. Values only: the other files do the looking."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.group_row import GroupRow
@@ -112,3 +112,34 @@ def read_whole(disk: Disk, path: Path) -> bytes:
 
 def unreadable(error: OSError, path: Path, position: int) -> Corrupt:
     return Corrupt(str(path), position, f"it cannot be read: {error.strerror or error}")
+
+
+_STEP_BYTES: Final = 1 << 20
+
+
+@final
+class Meter:
+    """Adds up what was read of each file and tells, about once a mebibyte."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+        self._path: Path | None = None
+        self._position = 0
+        self._told = 0
+
+    def reached(self, path: Path, position: int) -> None:
+        """The reading of this file has got here."""
+        if path != self._path:
+            self._path = path
+            self._position = 0
+        self._done += max(0, position - self._position)
+        self._position = max(position, self._position)
+        if self._progress is not None and self._done - self._told >= _STEP_BYTES:
+            self._told = self._done
+            self._progress(min(self._done, self._total), self._total)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress(self._total, self._total)

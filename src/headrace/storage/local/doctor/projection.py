@@ -8,18 +8,24 @@ from typing import Final, final
 
 from headrace.errors import Corrupt
 from headrace.storage.group_state import CREATED, DELETED, GroupState
-from headrace.storage.local.checkpoint import GROUPS, Checkpoint, LogEntry, checkpoint_path, decode_checkpoint
+from headrace.storage.local.checkpoint import (
+    GROUPS,
+    Checkpoint,
+    LogEntry,
+    checkpoint_path,
+    decode_checkpoint,
+    decode_tails,
+    tails_path,
+)
 from headrace.storage.local.disk import Disk
-from headrace.storage.local.doctor.findings import JournalRow, Problem, problem_of, read_whole, unreadable
-from headrace.storage.local.doctor.groups import ExpectedGroup, read_group, read_shared_group
-from headrace.storage.local.doctor.meter import Meter
+from headrace.storage.local.doctor.findings import JournalRow, Meter, Problem, problem_of, read_whole, unreadable
+from headrace.storage.local.doctor.segments import ExpectedGroup, read_group, read_shared_group
+from headrace.storage.local.files import encode_name
 from headrace.storage.local.group_files import group_key
-from headrace.storage.local.journal import PAGE, JournalFile, Position
-from headrace.storage.local.journal_reader import JournalReader, read_file
-from headrace.storage.local.names import encode_name
+from headrace.storage.local.journal import NEWEST_NAME as NEWEST_NAME
+from headrace.storage.local.journal import PAGE, JournalFile, JournalReader, Newest, Position, read_file, read_newest
 from headrace.storage.local.record import CREATE_LOG, DROP_LOG, TRUNCATE, Operation, Record, decode_operations
 from headrace.storage.local.tables import Table, decode_table, table_path
-from headrace.storage.local.tails import decode_tails, tails_path
 
 _RESTORE_JOURNAL: Final = "restore journal/ from a copy; nothing is cut away by itself, because it was stored"
 
@@ -156,7 +162,7 @@ class Projection:
             if shared is not None and value is not None:
                 read_shared_group(group, value, table_path(self._root, GROUPS, shared.generation))
             elif shared is not None:
-                read_group(self._disk, entry.name, group)
+                read_group(self._disk, entry.name, group, checkpoint.files.get(group_id, (0, False)))
             self._groups[group_id] = (log, group)
 
     def _load_tails(self, checkpoint: Checkpoint) -> None:
@@ -183,11 +189,9 @@ class Projection:
     def _replay(self, checkpoint: Checkpoint, damaged: list[JournalFile]) -> None:
         start = checkpoint.position
         self.journal.checkpoint_seq = start.seq
-        reader = JournalReader(self._disk, self.files, start)
-        if start.index and not damaged and all(file.index != start.index for file in self.files):
-            what = f"journal file number {start.index}, in which the checkpoint's commit {start.seq} ends, is missing"
-            remedy = "restore journal/ from a copy; without it, what was committed after the checkpoint is lost"
-            self.problems.append(Problem(str(self._root / "journal"), 0, what, remedy))
+        directory = self._root / "journal"
+        stated = self._read_newest(directory)
+        reader = JournalReader(self._disk, directory, self.files, start, stated)
         try:
             for record in reader.records():
                 self._take(record, reader.end)
@@ -203,6 +207,19 @@ class Projection:
         self.journal.end_seq = reader.end.seq
         self.journal.torn = reader.torn
         self._report_headers(damaged, reader.headless)
+
+    def _read_newest(self, directory: Path) -> list[Newest]:
+        """What is said of the newest journal file; damage to it is told and does no harm."""
+        path = directory / NEWEST_NAME
+        try:
+            stated, is_damaged = read_newest(self._disk, directory)
+        except Corrupt as error:
+            self.problems.append(problem_of(error))
+            return []
+        if is_damaged:
+            what, remedy = "what it says of the newest journal file is damaged", "the broker writes it when it starts"
+            self.problems.append(Problem(str(path), 0, what, remedy))
+        return stated
 
     def _report_cuts(self, start: Position) -> bool:
         """Whether a file in use lost its end. Made in full before their first use, they are never cut by a crash."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, final
 from headrace.clock import Clock, SystemClock
 from headrace.errors import Unavailable
 from headrace.storage.local.disk import Disk, remove_tree
-from headrace.storage.local.journal import JournalFile, Position
-from headrace.storage.local.journal_reader import wipe_behind
-from headrace.storage.local.lock import DirectoryLock
+from headrace.storage.local.files import DirectoryLock
+from headrace.storage.local.journal import JournalFile, Position, wipe_behind
 from headrace.storage.local.segment import encode_indexes, scan_segment
 
 if TYPE_CHECKING:

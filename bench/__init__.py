@@ -1,0 +1,1 @@
+"""Benchmarks, one script per question, and no part of the package."""

@@ -1,0 +1,179 @@
+"""NATS JetStream under load, as a peer of durable queues: acknowledged publishes, explicit acks. Other brokers: no."""
+
+import json
+import os
+import re
+from collections import Counter
+from typing import Any, Final, final
+
+from bench.compare.consumer import Consumer
+from bench.compare.counters import Counters
+from bench.compare.family import FamilyDriver
+from bench.compare.load import PREFIX, Endpoint, Job, Load, Unsupported, Wrong
+from bench.compare.payload import HEAD_BYTES, MAGIC, Piece
+from bench.compare.publisher import Publisher, now_us
+from bench.compare.wire import Wire
+
+_SUBJECT: Final = f"{PREFIX}.t"
+_OPTIONS: Final = b'CONNECT {"verbose":false,"pedantic":false}\r\nPING\r\n'
+_PING: Final = b"PING\r\n"
+_PONG: Final = b"PONG\r\n"
+_CONFIRM: Final = b'"seq":'
+
+
+@final
+class NatsSession:
+    """A connection that can ask JetStream's API."""
+
+    __slots__ = ("inbox", "version", "wire")
+
+    def __init__(self, endpoint: Endpoint, client: str) -> None:
+        self.wire = Wire(endpoint)
+        self.version = str(json.loads(self.wire.until(b"\r\n").removeprefix(b"INFO "))["version"])
+        self.inbox = f"_INBOX.{PREFIX}.{os.getpid()}.{client}"
+        self.wire.send(_OPTIONS)
+        self.wire.until(b"PONG\r\n")
+        self.wire.send(f"SUB {self.inbox} 1\r\n".encode())
+
+    def ask(self, what: str, body: dict[str, object] | None = None) -> dict[str, Any]:
+        """What the API answers. Raises Unsupported when that is an error."""
+        self.wire.send(_published(f"$JS.API.{what}", self.inbox, json.dumps(body).encode() if body else b""))
+        line = self.wire.until(b"\r\n")
+        answer: dict[str, Any] = json.loads(self.wire.exactly(int(line.split()[-1]) + 2))
+        if "error" in answer:
+            raise Unsupported(f"JetStream refuses {what}: {answer['error'].get('description')}")
+        return answer
+
+
+def _published(subject: str, reply: str, body: bytes) -> bytes:
+    return f"PUB {subject} {reply} {len(body)}\r\n".encode() + body + b"\r\n"
+
+
+@final
+class NatsPublisher(Publisher):
+    """Every publish is acknowledged by the stream."""
+
+    def __init__(self, job: Job, number: int, counters: Counters) -> None:
+        session = NatsSession(job.endpoint, f"p{number}")
+        self._inbox = session.inbox
+        super().__init__(session.wire, job, number, counters)
+
+    def encode(self, body: bytes, route: int) -> bytes:
+        return _published(_SUBJECT, self._inbox, body)
+
+    def filled(self, piece: Piece) -> None:
+        """Publishes carry no numbers: acknowledgements are counted."""
+
+    def read(self) -> None:
+        data = self.wire.take()
+        whole = data.rfind(b"\r\n") + 2 if data else 0
+        if whole < 2:
+            self.wire.rest = data or self.wire.rest
+            return
+        if b'"error"' in data:
+            raise Wrong(f"JetStream refuses a message: {data[:200]!r}")
+        self.answers += _PONG * data.count(_PING, 0, whole)
+        self.confirmed += data.count(_CONFIRM, 0, whole)
+        self.wire.rest = data[whole:]
+        self.note_confirmed()
+
+
+@final
+class NatsConsumer(Consumer):
+    """Pushed to by a consumer of its own. Deliveries have headers of different lengths: found one by one."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self._session = NatsSession(job.endpoint, f"c{number}")
+        super().__init__(self._session.wire, job, number)
+        filler = rb"x{%d}" % (job.load.size - HEAD_BYTES)
+        self._delivery = re.compile(
+            rb"MSG \S+ 2 (\S+) %d\r\n%s(.{8})(.{6})%s\r\n" % (job.load.size, re.escape(MAGIC), filler), re.DOTALL
+        )
+        self._other = re.compile(rb"MSG \S+ 1 (\d+)\r\n")
+
+    def subscribe(self) -> None:
+        inbox = self._session.inbox + ".d"
+        policy = "explicit" if self.job.load.ack_every else "none"
+        consumer: dict[str, object] = {"deliver_subject": inbox, "deliver_policy": "all", "ack_policy": policy}
+        if self.job.load.ack_every:
+            consumer["max_ack_pending"] = self.job.load.prefetch
+        self.wire.send(f"SUB {inbox} 2\r\n".encode())
+        body = json.dumps({"stream_name": PREFIX, "config": consumer}).encode()
+        self.wire.send(_published(f"$JS.API.CONSUMER.CREATE.{PREFIX}", self._session.inbox, body))
+
+    def digest(self) -> int:
+        now, done = now_us(), self._answered()
+        keys, times, replies = bytearray(), Counter[bytes](), list[bytes]()
+        done = self._pinged(done)
+        while found := self._delivery.match(self.buffer, done, self.end):
+            done = self._pinged(found.end())
+            reply, key, sent = found.groups()
+            keys += key
+            times[sent] += 1
+            replies.append(reply)
+        self._check_rest(done)
+        if replies:
+            self._enter(keys, times, now)
+            if self.job.load.ack_every:
+                self.output += b"".join([b"PUB %s 4\r\n+ACK\r\n" % reply for reply in replies])
+        return done
+
+    def _pinged(self, at: int) -> int:
+        """The server asks now and then whether the client is there; returns where that ends."""
+        if self.buffer[at : at + len(_PING)] != _PING or self.end - at < len(_PING):
+            return at
+        self.output += _PONG
+        return at + len(_PING)
+
+    def _answered(self) -> int:
+        """The answer to the subscription comes first; returns where it ends. Raises Unsupported when it is an error."""
+        found = self._other.match(self.buffer, 0, self.end)
+        if found is None or self.end < found.end() + int(found[1]) + 2:
+            return 0
+        answer = json.loads(self.buffer[found.end() : found.end() + int(found[1])])
+        if "error" in answer:
+            raise Unsupported(f"JetStream refuses the consumer: {answer['error'].get('description')}")
+        return found.end() + int(found[1]) + 2
+
+    def _check_rest(self, done: int) -> None:
+        """What is left must be a part of a delivery, not one that was damaged."""
+        size = self.job.load.size + 256  # the longest header that JetStream writes is shorter
+        if self.end - done > size:
+            raise Wrong(f"message {self.ledger.count + 1} of a consumer has a body that was never sent")
+
+    def _enter(self, keys: bytearray, times: "Counter[bytes]", now: int) -> None:
+        self.ledger.add(keys)
+        self.last_us = now
+        if self.job.is_timed:
+            for sent, number in times.items():
+                self.latency.add(now - int.from_bytes(sent, "little"), number)
+
+
+@final
+class NatsDriver(FamilyDriver):
+    """One stream in files with one subject. Consuming removes nothing from it, so there is no depth to check."""
+
+    def prepare(self, endpoint: Endpoint, load: Load) -> None:
+        self.clear(endpoint, load)
+        session = NatsSession(endpoint, "prepare")
+        stream: dict[str, object] = {"name": PREFIX, "subjects": [_SUBJECT], "storage": "file", "num_replicas": 1}
+        session.ask(f"STREAM.CREATE.{PREFIX}", stream)
+        session.wire.close()
+
+    def clear(self, endpoint: Endpoint, load: Load) -> None:
+        session = NatsSession(endpoint, "clear")
+        if PREFIX in (session.ask("STREAM.NAMES").get("streams") or []):
+            session.ask(f"STREAM.DELETE.{PREFIX}")
+        session.wire.close()
+
+    def depth(self, endpoint: Endpoint, load: Load) -> int | None:
+        return None
+
+    def publisher(self, job: Job, number: int, counters: Counters) -> Publisher:
+        return NatsPublisher(job, number, counters)
+
+    def consumer(self, job: Job, number: int) -> Consumer:
+        return NatsConsumer(job, number)
+
+    def idle(self, endpoint: Endpoint, number: int) -> Wire:
+        return NatsSession(endpoint, f"i{number}").wire

@@ -1,0 +1,1 @@
+"""Instructions per message, counted under callgrind and compared with a record."""

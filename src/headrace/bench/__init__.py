@@ -1,1 +1,0 @@
-"""`headrace bench`: this broker and its peers under the same load, in turn. Nothing of it is loaded by a broker."""

@@ -1,0 +1,201 @@
+"""A user as stored: name, tags, limits, password hash; how passwords are checked. Who is connected: logins.py.
+
+A hash that RabbitMQ made is a salt of four bytes and a digest of both, which is quick to guess. Argon2id's hash of the
+digest is kept instead: `$rabbitmq-sha256$<salt in hex>$argon2id$...`.
+"""
+
+import base64
+import contextlib
+import functools
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import Refused
+
+# OWASP's choice for little memory: all of them cost an attacker the same, and this one a broker the least.
+_TIME_COST: Final = 5
+_MEMORY_KIB: Final = 7168
+_PARALLELISM: Final = 1
+_SALT_BYTES: Final = 16
+_HASH_BYTES: Final = 32
+
+OWN: Final = "$argon2"
+"""How a hash of our own begins."""
+ADOPTED: Final = "$rabbitmq-"
+"""How one begins that was RabbitMQ's."""
+_THEIR_SALT_BYTES: Final = 4
+_THEIR_DIGESTS: Final = {32: "sha256", 64: "sha512"}
+"""By the length of the digest."""
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 1 << 20
+
+
+def hash_password(password: bytes) -> str:
+    """The hash to keep, with salt and costs in it. Takes some ten milliseconds."""
+    from argon2.low_level import Type, hash_secret  # not before somebody logs in: an idle broker has no need of it
+
+    _return_large_blocks()
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return hash_secret(password, salt, _TIME_COST, _MEMORY_KIB, _PARALLELISM, _HASH_BYTES, Type.ID).decode()
+
+
+def their_hash(text: str) -> bytes:
+    """The salt and the digest of a hash that RabbitMQ made; nothing when it is none that is known."""
+    try:
+        salted = base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+    return salted if len(salted) - _THEIR_SALT_BYTES in _THEIR_DIGESTS else b""
+
+
+def adopt_hash(salted: bytes) -> str:
+    """The hash to keep for one that RabbitMQ made. Takes some ten milliseconds."""
+    salt, digest = salted[:_THEIR_SALT_BYTES], salted[_THEIR_SALT_BYTES:]
+    return f"{ADOPTED}{_THEIR_DIGESTS[len(digest)]}${salt.hex()}{hash_password(digest)}"
+
+
+def is_right(password: bytes, password_hash: str) -> bool:
+    """Whether the hash is that of the password; a hash that cannot be read is that of none."""
+    from argon2.exceptions import Argon2Error, InvalidHashError
+    from argon2.low_level import Type, verify_secret
+
+    _return_large_blocks()
+    if password_hash.startswith(ADOPTED):
+        kind, _, rest = password_hash[len(ADOPTED) :].partition("$")
+        salt, dollar, own = rest.partition("$")
+        try:
+            password = hashlib.new(kind, bytes.fromhex(salt) + password).digest()
+        except ValueError:
+            return False
+        password_hash = dollar + own
+    try:
+        return verify_secret(password_hash.encode(), password, Type.ID)
+    except (Argon2Error, InvalidHashError):
+        return False
+
+
+@functools.cache
+def _return_large_blocks() -> None:
+    """Have large blocks go back to the system when they are freed, those of argon2 and all others.
+
+    glibc takes the first free of 7 MiB as a sign that such blocks come and go, and keeps what is freed from then on.
+    Behind one client that does not read (tests/integration/amqp091/test_connection.py) that was 37 MB; so it is 2 MB.
+    """
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no such habit
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        allocator.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
+
+
+GUEST: Final = "guest"
+ADMINISTRATOR: Final = "administrator"
+IMPERSONATOR: Final = "impersonator"
+MAX_NAME_BYTES: Final = 255
+
+# The password is the name, which everybody knows: a hash made anew in each directory would hide nothing.
+GUEST_HASH: Final = "$argon2id$v=19$m=7168,t=5,p=1$SGVhZHJhY2UncyBndWVzdA$JPKx44j1hizhHx0JRamxmzZnyDjRJqywb4QtmCKCsSc"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one user may do at a time, over all connections; None where there is no limit."""
+
+    max_connections: int | None = None
+    max_channels: int | None = None
+    max_message_rate: int | None = None
+    """Messages published per second; a user that sends more is read from more slowly."""
+    max_message_bytes: int | None = None
+
+    @staticmethod
+    def names() -> set[str]:
+        """What the limits are called."""
+        return {name.replace("_", "-") for name in Limits.__dataclass_fields__}
+
+    @staticmethod
+    def from_json(values: object) -> "Limits":
+        """The limits by RabbitMQ's names (`max-connections`); a negative number is none. Raises Refused."""
+        if not isinstance(values, Mapping):
+            raise Refused(f"limits are a table of names and numbers, not {values!r}")
+        known: dict[str, int | None] = {}
+        for name, value in values.items():
+            attribute = str(name).replace("-", "_")
+            if name not in Limits.names():
+                raise Refused(f"there is no limit {name!r}; there are {', '.join(sorted(Limits.names()))}")
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise Refused(f"the limit {name!r} is a whole number, not {value!r}")
+            known[attribute] = None if value < 0 else value
+        return Limits(**known)
+
+    def to_json(self) -> dict[str, int]:
+        limits = {name: getattr(self, name) for name in Limits.__dataclass_fields__}
+        return {name.replace("_", "-"): value for name, value in limits.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class User:
+    """One user. Without a hash no password is right, and only a certificate lets the user in."""
+
+    name: str
+    password_hash: str = ""
+    tags: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r})"
+
+    @property
+    def is_impersonator(self) -> bool:
+        """Whether messages of this user may bear the name of another."""
+        return IMPERSONATOR in self.tags
+
+    def to_json(self) -> dict[str, object]:
+        """The user as JSON can hold it, hash included: for storage and for nobody else."""
+        return {
+            "name": self.name,
+            "password_hash": self.password_hash,
+            "tags": list(self.tags),
+            "limits": self.limits.to_json(),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, object]) -> "User":
+        """The user that `to_json` wrote; limits that are not known are ignored. Raises Refused if it is none."""
+        name, password_hash, tags = values.get("name"), values.get("password_hash", ""), values.get("tags", [])
+        if not isinstance(name, str) or not isinstance(password_hash, str) or not isinstance(tags, list):
+            raise Refused(f"{name!r} is not a user: a name, a password hash and tags are needed")
+        limits = values.get("limits")
+        given = limits if isinstance(limits, dict) else {}
+        known = {limit: number for limit, number in given.items() if limit in Limits.names()}
+        return User(name, password_hash, check_tags(tags), Limits.from_json(known))
+
+
+def guest() -> User:
+    """The user of a fresh directory, who may come from this machine only."""
+    return User(GUEST, GUEST_HASH, (ADMINISTRATOR,))
+
+
+def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
+    """Raises Refused unless all are words."""
+    words: list[str] = []
+    for tag in tags:
+        if not isinstance(tag, str) or not tag or len(tag) > MAX_NAME_BYTES or any(sign in tag for sign in ",\0"):
+            raise Refused(f"{tag!r} is not a tag: a tag is a word without commas, such as {ADMINISTRATOR!r}")
+        words.append(tag)
+    return tuple(dict.fromkeys(words))
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raises Refused unless the name has 1 to 255 bytes of UTF-8 and no U+0000."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 1 <= size <= MAX_NAME_BYTES or "\0" in name:
+        raise Refused(f"the {kind} name {name[:64]!r} must have 1 to {MAX_NAME_BYTES} bytes of UTF-8 and no U+0000")

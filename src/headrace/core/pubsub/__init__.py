@@ -1,0 +1,1 @@
+"""Plain topics, sessions and retained messages: who gets what is published to a topic. No wire."""

@@ -1,0 +1,246 @@
+"""Retained messages: the last one of each topic that was published to be kept. Stored with the engine's keyed state.
+
+The messages themselves are in the engine only, once; here is which topics there are, and what is not stored yet.
+"""
+
+import heapq
+import logging
+from collections.abc import Iterator
+from typing import Final, final
+
+from headrace.core.batch import Turn
+from headrace.core.pubsub.session import DEFAULT_BOUNDS, Bounds, Envelope, decode_envelope, encode_envelope
+from headrace.errors import Corrupt, HeadraceError, Refused
+from headrace.storage.api import RETAINED, Engine
+
+_SEPARATOR: Final = "\0"
+_log: Final = logging.getLogger("headrace.core")
+
+_EXPIRED_AT_ONCE: Final = 200
+
+
+@final
+class _Level:
+    """The topics that share their first levels: whether one ends here, and the ways on."""
+
+    __slots__ = ("below", "is_topic")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Level] = {}
+        self.is_topic = False
+
+
+@final
+class Retained:
+    """The retained messages of one virtual host."""
+
+    def __init__(self, engine: Engine, host: str, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        self._engine = engine
+        self._prefix = (host + _SEPARATOR).encode()
+        self._bounds = bounds
+        self._sizes: dict[str, int] = {}
+        """The topics that have one, and how large it is."""
+        self._root = _Level()
+        self._staged: dict[str, Envelope] = {}
+        """What is on its way into the engine."""
+        self._passing: dict[str, Envelope] = {}
+        """What is the broker's own and never stored."""
+        self._expiries: list[tuple[int, str]] = []
+        self.size_bytes = 0
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def stored(self) -> int:
+        """How many of them clients published."""
+        return len(self._sizes) - len(self._passing)
+
+    def _load(self) -> None:
+        for key, value in self._engine.items(RETAINED):
+            if not key.startswith(self._prefix):
+                continue
+            topic = key[len(self._prefix) :].decode()
+            try:
+                expires_us = decode_envelope(value, f"the retained message of {topic!r}").message.expires_us
+            except Corrupt as error:
+                _log.error("a retained message is left out: %s", error)
+                continue
+            self._add(topic, len(value), expires_us)
+
+    # -- keeping -----------------------------------------------------------------------------------------------------
+
+    def keep(self, turn: Turn, envelope: Envelope) -> None:
+        """Have this be its topic's message from now on; one without payload clears the topic.
+
+        Raises Refused when there are too many already, or they are too large.
+        """
+        topic = envelope.message.source.topic
+        if not envelope.message.payload:
+            self.clear(turn, topic)
+            return
+        value = encode_envelope(envelope)
+        self._check_room(topic, len(value))
+        turn.durable.put(RETAINED, self._key(topic), value)
+        self._staged[topic] = envelope
+        self._add(topic, len(value), envelope.message.expires_us)
+        turn.confirms.add(self._when_stored(topic, envelope))
+
+    def keep_volatile(self, envelope: Envelope) -> None:
+        """The same for what the broker says of itself: nothing is stored."""
+        topic = envelope.message.source.topic
+        self._passing[topic] = envelope
+        self._add(topic, 0, 0)
+
+    def clear(self, turn: Turn, topic: str) -> None:
+        """Forget the topic's message."""
+        size = self._sizes.pop(topic, None)
+        if size is None:
+            return
+        self.size_bytes -= size
+        self._staged.pop(topic, None)
+        turn.durable.delete(RETAINED, self._key(topic))
+        self._prune(topic)
+
+    def expire(self, turn: Turn, now_us: int) -> None:
+        """Clear what has run out, so much of it that others are served in time; the next call goes on."""
+        for _ in range(_EXPIRED_AT_ONCE):
+            if not self._expiries or self._expiries[0][0] > now_us:
+                return
+            topic = heapq.heappop(self._expiries)[1]
+            envelope = self._find(topic)
+            if envelope is not None and 0 < envelope.message.expires_us <= now_us:
+                self.clear(turn, topic)
+
+    @property
+    def next_expiry_us(self) -> int:
+        """When something runs out next; 0 for never."""
+        return self._expiries[0][0] if self._expiries else 0
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def get(self, topic: str, now_us: int) -> Envelope | None:
+        """The topic's message, if it has one that has not run out."""
+        envelope = self._find(topic)
+        if envelope is None or 0 < envelope.message.expires_us <= now_us:
+            return None
+        return envelope
+
+    def match(self, pattern: str) -> list[str]:
+        """The topics with a message that this pattern matches."""
+        if "+" not in pattern and "#" not in pattern:
+            return [pattern] if pattern in self._sizes else []
+        found: list[str] = []
+        levels = pattern.split("/")
+        nodes: list[tuple[str, _Level]] = [("", self._root)]
+        for number, level in enumerate(levels):
+            if level == "#":
+                for path, node in nodes:
+                    found.extend(_topics_from(path, node, with_dollar=number > 0))
+                return found
+            nodes = [step for path, node in nodes for step in _steps(path, node, level, number == 0)]
+        found.extend([path[1:] for path, node in nodes if node.is_topic])
+        return found
+
+    def _find(self, topic: str) -> Envelope | None:
+        if topic not in self._sizes:
+            return None
+        envelope = self._staged.get(topic) or self._passing.get(topic)
+        if envelope is not None:
+            return envelope
+        value = self._engine.get(RETAINED, self._key(topic))
+        return decode_envelope(value, f"the retained message of {topic!r}") if value is not None else None
+
+    # -- small things ------------------------------------------------------------------------------------------------
+
+    def _key(self, topic: str) -> bytes:
+        return self._prefix + topic.encode()
+
+    def _check_room(self, topic: str, size: int) -> None:
+        old, bounds = self._sizes.get(topic), self._bounds
+        is_one_more = old is None and self.stored >= bounds.retained_messages
+        if is_one_more or self.size_bytes + size - (old or 0) > bounds.retained_bytes:
+            most = f"{bounds.retained_messages} and {bounds.retained_bytes} at most"
+            raise Refused(
+                f"the message for {topic[:64]!r} cannot be retained: {self.stored} messages with "
+                f"{self.size_bytes} bytes are, {most}; clear some"
+            )
+
+    def _when_stored(self, topic: str, envelope: Envelope) -> "Stored":
+        return Stored(self._staged, topic, envelope)
+
+    def _add(self, topic: str, size: int, expires_us: int) -> None:
+        old = self._sizes.get(topic)
+        self.size_bytes += size - (old or 0)
+        self._sizes[topic] = size
+        if expires_us:
+            heapq.heappush(self._expiries, (expires_us, topic))
+            if len(self._expiries) > 2 * len(self._sizes) + 1024:
+                self._sweep()
+        if old is not None:
+            return
+        node = self._root
+        for level in topic.split("/"):
+            below = node.below.get(level)
+            if below is None:
+                below = node.below[level] = _Level()
+            node = below
+        node.is_topic = True
+
+    def _sweep(self) -> None:
+        """Drop the expiries of messages that were replaced: as many entries as messages are enough."""
+        dues = {topic: due_us for due_us, topic in sorted(self._expiries)}
+        self._expiries = [(due_us, topic) for topic, due_us in dues.items() if topic in self._sizes]
+        heapq.heapify(self._expiries)
+
+    def _prune(self, topic: str) -> None:
+        levels = topic.split("/")
+        path: list[_Level] = [self._root]
+        for level in levels:
+            path.append(path[-1].below[level])
+        path[-1].is_topic = False
+        while levels and not path[-1].is_topic and not path[-1].below:
+            path.pop()
+            del path[-1].below[levels.pop()]
+
+
+@final
+class Stored:
+    """Called when a retained message is stored: the engine has it then. A value, as a closure costs more."""
+
+    __slots__ = ("_envelope", "_staged", "_topic")
+
+    def __init__(self, staged: dict[str, Envelope], topic: str, envelope: Envelope) -> None:
+        self._staged = staged
+        self._topic = topic
+        self._envelope = envelope
+
+    def __call__(self, error: HeadraceError | None) -> None:
+        if error is None and self._staged.get(self._topic) is self._envelope:
+            del self._staged[self._topic]
+
+
+def _steps(path: str, node: _Level, level: str, is_first: bool) -> Iterator[tuple[str, _Level]]:
+    """Where one level of a pattern leads from here."""
+    if level != "+":
+        below = node.below.get(level)
+        if below is not None:
+            yield f"{path}/{level}", below
+        return
+    for name, below in node.below.items():
+        if not (is_first and name.startswith("$")):  # MQTT 5 [4.7.2]
+            yield f"{path}/{name}", below
+
+
+def _topics_from(path: str, node: _Level, with_dollar: bool) -> Iterator[str]:
+    """All topics from here on, this one included; without recursion, as topics may have thousands of levels."""
+    waiting = [(path, node)]
+    while waiting:
+        path, node = waiting.pop()
+        if node.is_topic:
+            yield path[1:]
+        for name, below in node.below.items():
+            if with_dollar or not name.startswith("$"):
+                waiting.append((f"{path}/{name}", below))
+        with_dollar = True

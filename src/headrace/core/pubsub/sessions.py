@@ -1,0 +1,408 @@
+"""Sessions from their first connection to their end, with their wills, and how they are stored. No wire.
+
+What is stored of a session is stored in the commits of the turns in which it changes; a session that does not outlive
+its connection is in memory only, but for its will, which is due even when the broker is what fails.
+
+The table `sessions` has keys of a virtual host and a client id, each followed by U+0000, then a letter for the fact:
+
+    s            the session: JSON {"lifetime_s", "left_us", "user"}
+    f<pattern>   a subscription: JSON of what differs from the default
+    w            its will: seconds it waits, seconds it is good for (u32 each, big-endian), then the message as
+                 session.py has it
+    i<number>    a message taken exactly once from the client and not finished (u16, big-endian)
+    o<number>    one that the client has taken exactly once and not finished
+"""
+
+import heapq
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, final
+
+from headrace.clock import Clock
+from headrace.core.access.permissions import Rights
+from headrace.core.batch import Turn
+from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.pubsub.pubsub import PubSub
+from headrace.core.pubsub.session import (
+    FOREVER,
+    Session,
+    Subscriber,
+    Subscription,
+    Will,
+    decode_envelope,
+    encode_envelope,
+    topics_read,
+)
+from headrace.errors import Corrupt
+from headrace.storage.api import SESSIONS, Engine
+
+_SEPARATOR: Final = b"\0"
+_NUMBERS: Final = (b"i", b"o")
+_log: Final = logging.getLogger("headrace.core")
+
+
+@final
+class SessionStore:
+    """Writes what changes about the sessions of one virtual host, and reads all of it at the start."""
+
+    def __init__(self, engine: Engine, host: str) -> None:
+        self._engine = engine
+        self._prefix = host.encode() + _SEPARATOR
+
+    def load(self) -> dict[str, Session]:
+        """All sessions by client id; an entry that cannot be read is left out, and the log says so.
+
+        A client that had a will and no stored session gets one of lifetime 0.
+        """
+        sessions: dict[str, Session] = {}
+        for key, value in self._engine.items(SESSIONS):
+            if not key.startswith(self._prefix):
+                continue
+            client, _, fact = key[len(self._prefix) :].partition(_SEPARATOR)
+            session = sessions.setdefault(client.decode(), Session(client.decode()))
+            try:
+                _read(session, fact, value)
+            except (ValueError, KeyError, TypeError, Corrupt) as error:
+                _log.error("an entry of the session %r is left out: %r: %s", session.client_id, fact, error)
+        return sessions
+
+    def put(self, turn: Turn, session: Session) -> None:
+        session.is_stored = True
+        values = {"lifetime_s": session.lifetime_s, "left_us": session.left_us, "user": session.user}
+        value = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+        turn.durable.put(SESSIONS, self._key(session, b"s"), value)
+
+    def put_subscription(self, turn: Turn, subscription: Subscription) -> None:
+        key = self._key(subscription.session, b"f" + subscription.pattern.encode())
+        turn.durable.put(SESSIONS, key, _encode_subscription(subscription))
+
+    def delete_subscription(self, turn: Turn, session: Session, pattern: str) -> None:
+        turn.durable.delete(SESSIONS, self._key(session, b"f" + pattern.encode()))
+
+    def put_will(self, turn: Turn, session: Session, will: Will) -> None:
+        value = will.delay_s.to_bytes(4) + will.expires_s.to_bytes(4) + encode_envelope(will.envelope)
+        turn.durable.put(SESSIONS, self._key(session, b"w"), value)
+
+    def delete_will(self, turn: Turn, session: Session) -> None:
+        turn.durable.delete(SESSIONS, self._key(session, b"w"))
+
+    def put_taken(self, turn: Turn, session: Session, number: int) -> None:
+        turn.durable.put(SESSIONS, self._key(session, b"i" + number.to_bytes(2)), b"")
+
+    def delete_taken(self, turn: Turn, session: Session, number: int) -> None:
+        turn.durable.delete(SESSIONS, self._key(session, b"i" + number.to_bytes(2)))
+
+    def put_completing(self, turn: Turn, session: Session, number: int) -> None:
+        turn.durable.put(SESSIONS, self._key(session, b"o" + number.to_bytes(2)), b"")
+
+    def delete_completing(self, turn: Turn, session: Session, number: int) -> None:
+        turn.durable.delete(SESSIONS, self._key(session, b"o" + number.to_bytes(2)))
+
+    def delete(self, turn: Turn, session: Session) -> None:
+        """Forget everything about the session but its will."""
+        session.is_stored = False
+        turn.durable.delete(SESSIONS, self._key(session, b"s"))
+        for pattern in session.subscriptions:
+            self.delete_subscription(turn, session, pattern)
+        for kind, numbers in ((b"i", session.taken), (b"o", session.completing)):
+            self._delete_numbers(turn, session, kind, numbers)
+
+    def _delete_numbers(self, turn: Turn, session: Session, kind: bytes, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            turn.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
+
+    def _key(self, session: Session, fact: bytes) -> bytes:
+        return b"".join((self._prefix, session.client_id.encode(), _SEPARATOR, fact))
+
+
+def _read(session: Session, fact: bytes, value: bytes) -> None:
+    kind, rest = fact[:1], fact[1:]
+    if kind == b"s":
+        values = json.loads(value)
+        session.lifetime_s, session.left_us = int(values["lifetime_s"]), int(values["left_us"])
+        session.user = str(values["user"])
+        if session.lifetime_s < FOREVER:
+            raise ValueError(f"a lifetime of {session.lifetime_s}")
+        session.is_stored = True
+    elif kind == b"f":
+        pattern = rest.decode()
+        session.subscriptions[pattern] = _decode_subscription(session, pattern, value)
+    elif kind == b"w":
+        envelope = decode_envelope(value[8:], f"the will of {session.client_id!r}")
+        session.will = Will(envelope, int.from_bytes(value[:4]), int.from_bytes(value[4:8]))
+    elif kind in _NUMBERS and len(rest) == 2:
+        (session.taken if kind == b"i" else session.completing).add(int.from_bytes(rest))
+    else:
+        raise ValueError("no such fact")
+
+
+def _encode_subscription(subscription: Subscription) -> bytes:
+    plain = Subscription(subscription.session, subscription.pattern)
+    names = ("assurance", "identifier", "no_echo", "keeps_retain", "retained", "group", "auto_commit")
+    values = {name: value for name in names if (value := getattr(subscription, name)) != getattr(plain, name)}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _decode_subscription(session: Session, pattern: str, value: bytes) -> Subscription:
+    return Subscription(session, pattern, **json.loads(value))
+
+
+_SECOND_US: Final = 1_000_000
+_SLACK: Final = 1024
+
+PublishWill = Callable[[Will], None]
+
+
+@final
+class Sessions:
+    """The sessions of one virtual host by client id."""
+
+    def __init__(self, clock: Clock, line: Line, pubsub: PubSub, store: SessionStore, publish: PublishWill) -> None:
+        self._clock = clock
+        self._line = line
+        self._pubsub = pubsub
+        self._store = store
+        self._publish = publish
+        self._sessions: dict[str, Session] = {}
+        self._due: list[tuple[int, str]] = []
+        """A heap of when something about a session comes due; entries that are out of date are passed over."""
+        self.connected = 0
+        self._is_on_time = False
+        """Whether sessions that came due together are being seen to, step by step."""
+        self._load()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, client_id: str) -> Session | None:
+        return self._sessions.get(client_id)
+
+    def _load(self) -> None:
+        now_us = self._clock.now_us()
+        for session in self._store.load().values():
+            # A session that was connected when the broker failed lost its connection then; that is not known better.
+            session.left_us = session.left_us or now_us
+            if session.is_stored:
+                self._pubsub.restore(session)
+            self._sessions[session.client_id] = session
+            self._plan(session, now_us)
+        self._pubsub.drop_left()
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(
+        self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None, user: str = ""
+    ) -> tuple[Session, bool]:
+        """Attach a connection to the client's session; returns it, and whether it was there before.
+
+        With `clean` a session that is there ends first, and so does one of another user. One that has a connection
+        loses it to this one.
+        """
+        former = self._sessions.get(client_id)
+        if former is not None and former.link is not None:
+            old = former.link
+            self._detach(former, keeps_will=True)
+            old.replaced()
+            former = self._sessions.get(client_id)
+        if former is not None and (clean or not former.is_kept or former.user != user):
+            self._end(former)
+            former = None
+        session = former or Session(client_id, user)
+        self._sessions[client_id] = session
+        turn = self._line.open()
+        if former is not None and session.will is not None:  # it is back before its will was due
+            session.will = None
+            self._store.delete_will(turn, session)
+        session.lifetime_s = lifetime_s
+        session.left_us = session.due_us = 0
+        session.link = link
+        link.session = session
+        self.connected += 1
+        if will is not None:
+            session.will = will
+            self._store.put_will(turn, session, will)
+        if session.is_kept or session.is_stored:
+            self._store.put(turn, session)
+        self._pubsub.attach(session)
+        return session, former is not None
+
+    def leave(self, link: Subscriber, with_will: bool) -> None:
+        """The connection is gone. Its will is published, now or when its delay is over, unless it was taken back."""
+        session = link.session
+        if session is not None and session.link is link:
+            self._detach(session, with_will)
+
+    def set_lifetime(self, session: Session, lifetime_s: int) -> None:
+        """Let the session live on for so long without a connection."""
+        session.lifetime_s = lifetime_s
+        if session.is_kept:
+            self._store.put(self._line.open(), session)
+
+    def _detach(self, session: Session, keeps_will: bool) -> None:
+        now_us = self._clock.now_us()
+        self.connected -= 1
+        session.link = None
+        session.left_us = now_us
+        self._pubsub.detach(session)
+        if not keeps_will and session.will is not None:
+            session.will = None
+            self._store.delete_will(self._line.open(), session)
+        if not session.lifetime_s:
+            self._end(session)
+            return
+        if session.will is not None and not session.will.delay_s:
+            self._send_will(session)
+        self._store.put(self._line.open(), session)
+        self._plan(session, now_us)
+
+    def end(self, session: Session) -> None:
+        """End a session by an operator's word; a connection that it has is closed."""
+        link = session.link
+        if link is not None:
+            self._detach(session, keeps_will=True)
+            link.replaced()
+        if self._sessions.get(session.client_id) is session:
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        """Nothing of it stays; its will does not wait any longer."""
+        self._send_will(session)
+        turn = self._line.open()
+        if session.is_stored:
+            self._store.delete(turn, session)
+        self._pubsub.end(session)
+        session.due_us = 0
+        del self._sessions[session.client_id]
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> bool:
+        """See PubSub.subscribe; kept with a session that outlives its connection."""
+        is_to_begin_with_retained = self._pubsub.subscribe(subscription)
+        if subscription.session.is_stored:
+            self._store.put_subscription(self._line.open(), subscription)
+        return is_to_begin_with_retained
+
+    def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
+        """See PubSub.unsubscribe."""
+        subscription = self._pubsub.unsubscribe(session, pattern)
+        if subscription is not None and session.is_stored:
+            self._store.delete_subscription(self._line.open(), session, pattern)
+        return subscription
+
+    def restrict(self, user: str, rights: Rights | None) -> bool:
+        """The user has other rights now, or none: its sessions read what it still may, and leave no other wills.
+
+        A connection that loses a subscription by it is ended, for there is no other way to say so. Returns whether a
+        session lost something.
+        """
+        has_lost = False
+        for session in self:
+            if session.user == user and self._sessions.get(session.client_id) is session:
+                has_lost = self._restrict(session, rights) or has_lost
+        return has_lost
+
+    def _restrict(self, session: Session, rights: Rights | None) -> bool:
+        client_id = session.client_id
+        lost = [
+            pattern
+            for pattern in session.subscriptions
+            if rights is None or not rights.may_subscribe(topics_read(pattern), client_id)
+        ]
+        for pattern in lost:
+            self.unsubscribe(session, pattern)
+        will = session.will
+        if will is not None and not (rights and rights.may_publish(will.envelope.message.source.topic, client_id)):
+            session.will = None
+            self._store.delete_will(self._line.open(), session)
+        if session.link is not None and (lost or rights is None):
+            session.link.restricted()
+        return bool(lost) or will is not session.will
+
+    # -- messages that are handed over exactly once ------------------------------------------------------------------
+
+    def take(self, session: Session, number: int) -> None:
+        """A message of this number was taken from the client: until it is finished, the same number is the same one.
+
+        In the same turn as the publish, this is stored if the message is.
+        """
+        session.taken.add(number)
+        if session.is_stored:
+            self._store.put_taken(self._line.open(), session, number)
+
+    def finish_taken(self, session: Session, number: int) -> bool:
+        """The client will not send this one again; False when it was not taken."""
+        if number not in session.taken:
+            return False
+        session.taken.remove(number)
+        if session.is_stored:
+            self._store.delete_taken(self._line.open(), session, number)
+        return True
+
+    def complete(self, session: Session, number: int) -> None:
+        """The client has a message of this number: it must not be sent again, only finished."""
+        session.completing.add(number)
+        if session.is_stored:
+            self._store.put_completing(self._line.open(), session, number)
+
+    def finish_completing(self, session: Session, number: int) -> bool:
+        """The client has finished; False when there was nothing to finish."""
+        if number not in session.completing:
+            return False
+        session.completing.remove(number)
+        if session.is_stored:
+            self._store.delete_completing(self._line.open(), session, number)
+        return True
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def on_time(self, now_us: int) -> None:
+        """Publish wills and end sessions that have come due."""
+        if not self._is_on_time:
+            self._is_on_time = True
+            take_steps(self._line, self._see_to(now_us))
+
+    def _see_to(self, now_us: int) -> Iterator[None]:
+        seen = 0
+        try:
+            while self._due and self._due[0][0] <= now_us:
+                due_us, client_id = heapq.heappop(self._due)
+                seen += 1
+                session = self._sessions.get(client_id)
+                if session is not None and session.due_us == due_us and session.link is None:
+                    if session.lifetime_s != FOREVER and session.ends_us <= now_us:
+                        self._end(session)
+                    else:
+                        self._send_will(session)
+                        self._plan(session, now_us)
+                if seen % AT_ONCE == 0:
+                    yield
+        finally:  # whatever becomes of it, what comes due later is seen to
+            self._is_on_time = False
+
+    @property
+    def next_due_us(self) -> int:
+        """When to look again; 0 for never."""
+        return self._due[0][0] if self._due else 0
+
+    def _plan(self, session: Session, now_us: int) -> None:
+        """Have `on_time` look at a session without a connection when its will is due or it ends."""
+        dues = [session.ends_us] if session.ends_us else []
+        if session.will is not None:
+            dues.append(now_us + session.will.delay_s * _SECOND_US)
+        session.due_us = min(dues, default=0)
+        if session.due_us:
+            heapq.heappush(self._due, (session.due_us, session.client_id))
+        if len(self._due) > 2 * len(self._sessions) + _SLACK:
+            self._due = [(other.due_us, other.client_id) for other in self._sessions.values() if other.due_us]
+            heapq.heapify(self._due)
+
+    def _send_will(self, session: Session) -> None:
+        will, session.will = session.will, None
+        if will is not None:
+            self._store.delete_will(self._line.open(), session)
+            self._publish(will)

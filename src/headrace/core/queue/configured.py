@@ -1,0 +1,391 @@
+"""Queues of the configuration file, with FluxMQ's names: read, compared, created or changed. None is deleted.
+
+Defaults are the same: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
+168 h, 100,000 of them at most. A full queue refuses what is published (`reject-publish`): the publisher is told, and
+nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
+
+All of it is checked before any of it happens.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+from headrace.config.kinds import Choice, Duration, Factor, Flag, Kind, Name, Number, Size, Text, Texts, Unfit, shown
+from headrace.config.replication import MAIN, GroupName, meant
+from headrace.config.table import Fault, Key, Table, Values
+from headrace.core.broker import Broker
+from headrace.core.feeds.assigner import check_source, sources_first
+from headrace.core.queue.definition import (
+    ASYNC,
+    CLASSIC,
+    DEFAULT_LEASE_MS,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DURABILITIES,
+    EPHEMERAL,
+    FSYNC,
+    KINDS,
+    MAX_NAME_BYTES,
+    OVERFLOWS,
+    QUORUM,
+    QUORUM_DELIVERY_LIMIT,
+    REJECT_PUBLISH,
+    STREAM,
+    SYNC,
+    QueueDefinition,
+    Retention,
+    Retry,
+    position_text,
+)
+from headrace.core.routing.address import dead_letter_queue
+from headrace.core.routing.topics import check_filter
+from headrace.core.routing.topology import DEFAULT_HOST
+from headrace.errors import Corrupt, PreconditionFailed, Refused
+from headrace.selector import parse
+
+DEFAULT_MAX_DEPTH: Final = 100_000
+DEFAULT_TTL_MS: Final = 168 * 3_600_000
+_MAX: Final = 1 << 53
+_RETRY: Final = Retry()
+
+_RETENTION: Final = Table(
+    Key(
+        "max_age",
+        Duration(),
+        0,
+        "How old a message of a stream gets; 0 for any age. Other queues that are stored keep what all groups are done "
+        "with, for groups that come later and for Spark, as long as this and the next two say.",
+    ),
+    Key("max_length_bytes", Size(), 0, "How many bytes a stream keeps; 0 for all."),
+    Key("max_length_messages", Number(), 0, "How many messages a stream keeps; 0 for all."),
+    Key(
+        "keep_until_archived",
+        Flag(),
+        False,
+        "Whether a stream keeps what `pipeline archive` has not archived yet.",
+    ),
+)
+_LIMITS: Final = Table(
+    Key("max_message_size", Size(), DEFAULT_MAX_MESSAGE_BYTES, "The largest payload; 0 for any."),
+    Key(
+        "max_depth",
+        Number(),
+        None,
+        f"How many messages may wait; {DEFAULT_MAX_DEPTH} unless it is a stream, 0 for any.",
+    ),
+    Key("max_depth_bytes", Size(), 0, "How many bytes may wait; 0 for any."),
+    Key("message_ttl", Duration(), None, "How long a message may wait; 168h unless it is a stream, 0 for ever."),
+)
+_RETRIES: Final = Table(
+    Key("max_retries", Number(), None, f"How often a message that failed is tried again; {_RETRY.max_retries}, quorum "
+        f"queues {QUORUM_DELIVERY_LIMIT}."),
+    Key("initial_backoff", Duration(), _RETRY.initial_backoff_ms, "How long it waits before the first time."),
+    Key("max_backoff", Duration(), _RETRY.max_backoff_ms, "How long it waits at most."),
+    Key("multiplier", Factor(), _RETRY.multiplier, "By how much it waits longer each time."),
+)  # fmt: skip
+_DEAD_LETTERS: Final = Table(
+    Key("enabled", Flag(), None, "Whether messages that are given up are kept; true for classic and quorum queues."),
+    Key("topic", Text(), "", "The queue they go to; `$dlq/` and the queue's name if none is given."),
+)
+_REPLICATION: Final = Table(
+    Key("enabled", Flag(), False, "Whether what follows counts."),
+    Key("group", GroupName(), "", f"The replication group whose broker has it, see `cluster.group`; `{MAIN}`, also "
+        "called `default`, where none is named."),
+    Key("mode", Choice(SYNC, ASYNC), SYNC, "When publishers are told: once a message is stored (sync), or once it is "
+        "on its way (async)."),
+    Key("ack_timeout", Duration(), 5_000, "After so long publishers hear that a message is not stored; 0 for never."),
+    Key("replication_factor", Number(1), 3, "Kept: how many copies there are is the store's business."),
+    Key("min_in_sync_replicas", Number(1), 2, "Kept, likewise."),
+)  # fmt: skip
+
+
+@final
+class Position(Kind):
+    """A place in a stream."""
+
+    noun = "earliest, latest, an offset or timestamp=TIME"
+
+    def read(self, value: object) -> object:
+        if isinstance(value, int | str):
+            with suppress(Refused):
+                return position_text(value)
+        raise Unfit(f"must be {self.noun}")
+
+    def schema(self) -> dict[str, object]:
+        return {"type": ["string", "integer"]}
+
+    def show(self, value: object) -> str:
+        return str(value) or '""'
+
+    def plain(self, value: object) -> object:
+        return value
+
+
+QUEUE: Final = Table(
+    Key("name", Name(MAX_NAME_BYTES), None, "What the queue is called, for every protocol."),
+    Key("type", Choice(*KINDS), CLASSIC, "What kind of queue it is."),
+    Key("description", Text(), "", "What the queue is for, in words."),
+    Key("topics", Texts(), (), "Patterns of addresses (`$queue/...`) that lead to it, and with `capture` of "
+        "plain topics; `$queue/NAME/#` always does."),
+    Key("capture", Flag(), False, "Whether its patterns match plain topics, too: without it, `sensors/#` gets "
+        "nothing."),
+    Key("reserved", Flag(), False, "Whether it gets what no other queue matches, and nothing else."),
+    Key("filter", Text(), "", "An expression that messages must satisfy to enter."),
+    Key("source", Text(), "", "A stream from which it gets what satisfies the filter: what is there, and what comes."),
+    Key("source_from", Position(), "", "Where it begins there: earliest, latest, an offset, timestamp=TIME; earliest "
+        "if nothing is said."),
+    Key("primary_group", Text(), "", "The work group whose progress readers of a stream are told."),
+    Key("ack_durability", Choice(*DURABILITIES), FSYNC, "When publishers are told: once a message would survive a "
+        "power loss (fsync), or before (buffered)."),
+    Key("visibility_timeout", Duration(), DEFAULT_LEASE_MS, "How long a consumer may hold a message."),
+    Key("expires", Duration(), 0, "Unused for so long, the queue is deleted; 0 for never."),
+    Key("max_priority", Number(0, 255), 0, "The highest priority that counts; 0 for order of arrival."),
+    Key("single_active_consumer", Flag(), False, "Whether one consumer at a time gets everything."),
+    Key("history", Duration(), 0, "How long it is kept, in the stream `$history/NAME`, who claimed a message and "
+        "how it ended."),
+    Key("overflow", Choice(*OVERFLOWS), REJECT_PUBLISH, "What a full queue does."),
+    Key("limits", _LIMITS, None, ""),
+    Key("retention", _RETENTION, None, ""),
+    Key("retry", _RETRIES, None, ""),
+    Key("dlq", _DEAD_LETTERS, None, ""),
+    Key("replication", _REPLICATION, None, ""),
+    help="Queues that are there when the broker serves: made, or changed to be as they are described here.",
+    required=("name",),
+)  # fmt: skip
+"""What may be said of a queue."""
+FILE_QUEUE: Final = Table(
+    Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "The virtual host it is in; it is made where there is none."),
+    *QUEUE.keys.values(),
+    help=QUEUE.help,
+    required=QUEUE.required,
+)
+"""The same in a file, where nothing else says in which virtual host."""
+
+
+def configured(values: Mapping[str, object]) -> QueueDefinition:
+    """The definition that an entry of `queues` in the configuration stands for. Raises Fault, naming the key."""
+    where = f"queue {shown(values['name'])}" if "name" in values else "queues[]"
+    read: dict[str, Any] = QUEUE.read(values, where)
+    name, kind = read["name"], read["type"]
+    for topic in read["topics"]:
+        try:
+            check_filter(topic)
+        except Refused as error:
+            raise Fault(("topics",), where, f"'topics' cannot be used: {error}") from error
+    if read["filter"]:
+        try:
+            parse(read["filter"])
+        except Refused as error:
+            raise Fault(("filter",), where, f"'filter' cannot be read: {error}") from error
+    if read["source_from"] and not read["source"]:
+        raise Fault(("source_from",), where, "'source_from' says where to begin in 'source', which is missing")
+    group = read["replication"]["group"]
+    if group and not read["replication"]["enabled"]:
+        what = f"'replication.group' names {group!r}, and counts only with 'replication.enabled: true'"
+        raise Fault(("replication", "group"), where, f"{what}; say both, or neither")
+    return QueueDefinition(
+        name,
+        kind,
+        durable=kind != EPHEMERAL,
+        topics=tuple(read["topics"]),
+        reserved=read["reserved"],
+        capture=read["capture"],
+        filter=read["filter"],
+        source=read["source"],
+        source_from=read["source_from"],
+        primary_group=read["primary_group"],
+        ack_durability=read["ack_durability"],
+        expires_ms=read["expires"],
+        lease_ms=read["visibility_timeout"] or DEFAULT_LEASE_MS,
+        max_priority=read["max_priority"],
+        single_active=read["single_active_consumer"],
+        history_ms=read["history"],
+        description=read["description"],
+        overflow=read["overflow"],
+        dead_letter_queue=_dead_letter_queue(name, read["dlq"], kind),
+        replication=_replication(read["replication"]) if values.get("replication") else {},
+        **_limits(read["limits"], read["retention"], kind),
+        **_retry(read["retry"], kind),
+    )
+
+
+def _limits(limits: dict[str, Any], retention: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Limits and retention. A stream is bounded by retention alone, so what is said of the one counts for the other;
+    a time to live ends for its readers at once, and on the disk as retention goes."""
+    is_stream = kind == STREAM
+    depth = _or(limits["max_depth"], 0 if is_stream else DEFAULT_MAX_DEPTH)
+    ttl_ms = _or(limits["message_ttl"], 0 if is_stream else DEFAULT_TTL_MS)
+    max_bytes = limits["max_depth_bytes"]
+    age_ms, size, count = retention["max_age"], retention["max_length_bytes"], retention["max_length_messages"]
+    is_kept = retention["keep_until_archived"]
+    values: dict[str, Any] = {
+        "max_message_bytes": limits["max_message_size"] or _MAX,
+        "message_ttl_ms": ttl_ms or None,
+    }
+    if is_stream:
+        values["retention"] = Retention(age_ms or ttl_ms, size or max_bytes, count or depth, is_kept)
+    else:
+        values["retention"] = Retention(age_ms, size, count, is_kept)
+        values["max_length"] = depth or None
+        values["max_length_bytes"] = max_bytes or None
+    return values
+
+
+def _retry(values: dict[str, Any], kind: str) -> dict[str, Any]:
+    if kind in (STREAM, EPHEMERAL):
+        return {}
+    tries = _or(values["max_retries"], QUORUM_DELIVERY_LIMIT if kind == QUORUM else _RETRY.max_retries)
+    return {"retry": Retry(tries, values["initial_backoff"], values["max_backoff"], values["multiplier"])}
+
+
+def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
+    """Streams and ephemeral queues track no failures, so they have dead letters only where that is asked for."""
+    enabled = values["enabled"]
+    if enabled is None:
+        enabled = kind not in (STREAM, EPHEMERAL)
+    return (str(values["topic"]) or dead_letter_queue(name)) if enabled else ""
+
+
+def _replication(values: dict[str, Any]) -> dict[str, object]:
+    """As it is kept."""
+    return {f"{name}_ms" if name == "ack_timeout" else name: value for name, value in values.items()}
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+_AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "single_active_consumer"}
+
+
+@final
+@dataclass(frozen=True)
+class Wanted:
+    """A queue of the configuration: which entry it is, its virtual host, and what it is to be."""
+
+    at: int
+    host: str
+    definition: QueueDefinition
+
+    @property
+    def group(self) -> str:
+        """The replication group whose broker is to have it."""
+        return meant(self.definition.replication_group)
+
+
+def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
+    """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
+    found: dict[tuple[str, str, str], Wanted] = {}
+    for at, entry in enumerate(entries):
+        host = str(entry.get("vhost") or DEFAULT_HOST)
+        try:
+            definition = configured({name: value for name, value in entry.items() if name != "vhost"})
+        except Fault as fault:
+            raise fault.within(("queues", at)) from fault
+        wanted = Wanted(at, host, definition)
+        place = (wanted.group, host, definition.name)
+        if place in found:
+            raise Fault(("queues", at, "name"), "", f"the queue {definition.name!r} is there twice")
+        found[place] = wanted
+    return list(found.values())
+
+
+@final
+class Plan:
+    """What has to happen in one virtual host so that its queues are as they should be."""
+
+    def __init__(self, broker: Broker, wanted: Sequence[Wanted], may_drop: bool, is_start: bool) -> None:
+        """Raises Fault for the first queue that cannot become what is wanted without losing messages.
+
+        At a start nobody uses the queues yet, so that more can change.
+        """
+        self._broker = broker
+        self._is_start = is_start
+        self.created: list[QueueDefinition] = []
+        self.altered: list[tuple[QueueDefinition, list[str]]] = []
+        """Each with the names of what changes."""
+        self._wanted = {each.definition.name: each.definition for each in wanted}
+        for each in wanted:
+            definition = each.definition
+            queue = broker.topology.queues.get(definition.name)
+            if queue is None:
+                self._check_source(each.at, definition)
+                self.created.append(definition)
+                continue
+            definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
+            changes = _changes(queue.definition, definition)
+            if changes and queue.refusal is None:
+                self._check(each.at, queue.definition, definition, changes, may_drop)
+                if "source" in changes:
+                    self._check_source(each.at, definition)
+                self.altered.append((definition, changes))
+
+    def carry_out(self) -> None:
+        """Make it so; it is stored with the turn."""
+        for at in sources_first([(definition.name, definition.source) for definition in self.created]):
+            self._broker.declare(self.created[at])
+        for definition, _ in self.altered:
+            self._broker.administration.alter(definition, self._is_start)
+
+    def _check_source(self, at: int, definition: QueueDefinition) -> None:
+        try:
+            check_source(definition, self._find)
+        except Refused as error:
+            raise Fault(("queues", at, "source"), f"queue {definition.name!r}", str(error)) from error
+
+    def _find(self, name: str) -> QueueDefinition | None:
+        queue = self._broker.topology.queues.get(name)
+        return self._wanted.get(name) or (queue.definition if queue is not None else None)
+
+    def _check(
+        self, at: int, present: QueueDefinition, wanted: QueueDefinition, changes: list[str], may_drop: bool
+    ) -> None:
+        name = present.name
+        if present.kind != wanted.kind or present.is_stored != wanted.is_stored:
+            raise Fault(
+                ("queues", at, "type"),
+                f"queue {name!r}",
+                f"it is {_called(present)} and cannot become {_called(wanted)} without losing its messages; "
+                f"give the new queue another name, or delete this one first: headrace queues delete {name}",
+            )
+        for member, key in _AT_START_ONLY.items():
+            if member in changes and not self._is_start:
+                raise Fault(("queues", at, key), f"queue {name!r}", f"{key!r} changes with a restart only")
+        if may_drop:
+            return
+        try:
+            loss = self._broker.administration.loss(wanted)
+        except Corrupt:
+            return  # a damaged queue is refused to everybody, and loses nothing
+        if loss:
+            raise Fault(
+                ("queues", at),
+                f"queue {name!r}",
+                f"its new limits would drop {loss:,} of its stored messages; raise the limits, consume the messages "
+                f"first, or let them go with `shrink: drop` in queue_manager (HEADRACE_QUEUE_MANAGER_SHRINK=drop)",
+            )
+
+
+def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
+    """Have one queue be as described, made or changed. Raises PreconditionFailed when it would lose messages."""
+    try:
+        Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False).carry_out()
+    except Fault as fault:
+        raise PreconditionFailed(str(fault)) from fault
+
+
+def differences(present: QueueDefinition, declared: QueueDefinition) -> list[str]:
+    """What a declaration by keys wants otherwise than it is; what it does not say may be as it is."""
+    plain = configured({"name": declared.name, "type": declared.kind})
+    said = _changes(plain, declared)
+    return [member for member in _changes(present, declared) if member in said]
+
+
+def _changes(present: QueueDefinition, wanted: QueueDefinition) -> list[str]:
+    members = QueueDefinition.__dataclass_fields__
+    return [member for member in members if getattr(present, member) != getattr(wanted, member)]
+
+
+def _called(definition: QueueDefinition) -> str:
+    return f"a {definition.kind} queue" if definition.is_stored else f"a {definition.kind} queue that is not stored"

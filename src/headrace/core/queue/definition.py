@@ -1,0 +1,441 @@
+"""What a queue is declared to be: type, limits, retries, dead letters, retention, start of reading. Values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.config.kinds import parse_duration_ms
+from headrace.config.replication import meant
+from headrace.core.properties import frozen, table_from_json, table_to_json
+from headrace.core.routing.address import QUEUE_PREFIX
+from headrace.errors import BadExpression, PreconditionFailed, Refused
+from headrace.selector import parse
+
+if TYPE_CHECKING:
+    from headrace.core.queue.queue import Queue
+
+RESUME: Final = "resume"
+FIRST: Final = "first"
+NEXT: Final = "next"
+OFFSET: Final = "offset"
+TIMESTAMP: Final = "timestamp"
+
+_LATEST_US: Final = (1 << 63) - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_position(value: object) -> tuple[str, int]:
+    """What `x-stream-offset` asks for: (resume|first|next, 0), ("offset", n) or ("timestamp", microseconds).
+
+    Raises Refused when it is none of the forms.
+    """
+    if value is None or value == "":
+        return RESUME, 0
+    if isinstance(value, bool):
+        raise _bad_position(value)
+    if isinstance(value, int):
+        return _offset(value, value)
+    if isinstance(value, datetime):
+        since = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return TIMESTAMP, (since - _EPOCH) // timedelta(microseconds=1)
+    if not isinstance(value, str):
+        raise _bad_position(value)
+    if value in ("first", "earliest"):
+        return FIRST, 0
+    if value in ("last", "next", "latest"):
+        return NEXT, 0
+    form, equals, number = value.partition("=")
+    digits = number if equals else form
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19) or (
+        equals and form not in (OFFSET, TIMESTAMP)
+    ):
+        raise _bad_position(value)
+    if form == TIMESTAMP:
+        time = int(digits)
+        return TIMESTAMP, min(time * 1000 if time > 10**12 else time * 1_000_000, _LATEST_US)
+    return _offset(int(digits), value)
+
+
+def position_text(value: object) -> str:
+    """The same as a text that can be kept; "" where nothing is asked for. Raises Refused."""
+    kind, number = parse_position(value)
+    if kind == TIMESTAMP:
+        return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
+    return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
+
+
+def offset_at(queue: "Queue", place: tuple[str, int]) -> int:
+    """The offset of a stream that a place stands for, as `parse_position` gives it."""
+    kind, value = place
+    if kind == FIRST:
+        return queue.first_offset
+    if kind == NEXT:
+        return queue.log.next_offset
+    return queue.log.find(value) if kind == TIMESTAMP else value
+
+
+def _offset(offset: int, value: object) -> tuple[str, int]:
+    if not 0 <= offset < 1 << 63:
+        raise _bad_position(value)
+    return OFFSET, offset
+
+
+def _bad_position(value: object) -> Refused:
+    return Refused(
+        f"stream offset {value!r} is none of: first, last, next, a number, offset=<number>, timestamp=<unix time>"
+    )
+
+
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+EPHEMERAL: Final = "ephemeral"
+KINDS: Final = (CLASSIC, QUORUM, STREAM, EPHEMERAL)
+
+DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
+REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
+OVERFLOWS: Final = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+
+FSYNC: Final = "fsync"
+BUFFERED: Final = "buffered"
+SYNC: Final = "sync"
+ASYNC: Final = "async"
+DURABILITIES: Final = (BUFFERED, FSYNC)
+
+MAX_NAME_BYTES: Final = 255
+DEFAULT_MAX_MESSAGE_BYTES: Final = 10 << 20
+DEFAULT_LEASE_MS: Final = 30_000
+DEFAULT_CONSUMER_TIMEOUT_MS: Final = 30 * 60_000
+EPHEMERAL_EXPIRES_MS: Final = 5 * 60_000
+QUORUM_DELIVERY_LIMIT: Final = 20
+
+COMPARED: Final = (
+    "x-consumer-timeout",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-delivery-limit",
+    "x-expires",
+    "x-filter",
+    "x-max-age",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-message-ttl",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-source",
+    "x-source-from",
+)
+"""The arguments that make a queue what it is: only in these may a second declaration not differ from the first."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often a message is tried again, and how long it waits before each time."""
+
+    max_retries: int = 10
+    initial_backoff_ms: int = 5_000
+    max_backoff_ms: int = 300_000
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a stream may drop, and how much a work queue keeps of what its groups are done with. 0 means no bound."""
+
+    max_age_ms: int = 0
+    max_bytes: int = 0
+    max_messages: int = 0
+    keep_until_archived: bool = False
+    """Whether everything stays that the group ARCHIVE has not reported as archived, whatever the bounds say."""
+
+    @property
+    def has_bounds(self) -> bool:
+        return self.max_age_ms > 0 or self.max_bytes > 0 or self.max_messages > 0
+
+
+@dataclass(frozen=True)
+class QueueDefinition:
+    """One queue as declared. None or 0 means that there is no such limit, unless said otherwise."""
+
+    name: str
+    kind: str = CLASSIC
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    expires_ms: int = 0
+    """Unused for this long, the queue is deleted."""
+    topics: tuple[str, ...] = ()
+    capture: bool = False
+    """Whether plain topics, not only `$queue/` ones, feed the queue through `topics`."""
+    reserved: bool = False
+    filter: str = ""
+    """A filter expression that messages must satisfy to enter the queue."""
+    source: str = ""
+    """A stream from which the queue gets what satisfies its filter, besides what is published to it."""
+    source_from: str = ""
+    """Where it begins there: see parse_position; at the beginning if nothing is said."""
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    message_ttl_ms: int | None = None
+    """0 means that a message that cannot be delivered at once is gone."""
+    max_priority: int = 0
+    single_active: bool = False
+    lease_ms: int = DEFAULT_LEASE_MS
+    delivery_limit: int | None = None
+    retry: Retry | None = None
+    """None: what is handed back is ready again at once."""
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None
+    dead_letter_queue: str = ""
+    """Where dead letters go when there is no exchange for them; "" when they are dropped."""
+    retention: Retention = field(default_factory=Retention)
+    primary_group: str = ""
+    history_ms: int = 0
+    """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
+    ack_durability: str = FSYNC
+    """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
+    description: str = ""
+    """What it is for, in its owner's words."""
+    replication: dict[str, object] = field(default_factory=dict)
+    """As it was configured; what counts of it is told by `is_synced` and `ack_timeout_ms`."""
+    arguments: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.kind == STREAM
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the queue and its messages survive a restart."""
+        return self.durable and not self.exclusive and self.kind != EPHEMERAL
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether publishers hear of a message only when it is stored for good, not when it is on its way."""
+        return self.ack_durability != BUFFERED and self._replication_mode != ASYNC
+
+    @property
+    def ack_timeout_ms(self) -> int:
+        """After so long publishers are told that a message was not stored; 0 for when storage gives up."""
+        timeout_ms = self.replication.get("ack_timeout_ms")
+        return timeout_ms if self._replication_mode == SYNC and isinstance(timeout_ms, int) else 0
+
+    @property
+    def replication_group(self) -> str:
+        """The replication group that it was said to be in; "" where none was named."""
+        group = str(self.replication.get("group", "")) if self.replication.get("enabled") else ""
+        return meant(group) if group else ""
+
+    @property
+    def _replication_mode(self) -> str:
+        return str(self.replication.get("mode", SYNC)) if self.replication.get("enabled") else ""
+
+    @property
+    def has_consumer_timeout(self) -> bool:
+        """Whether the lease is RabbitMQ's consumer timeout, which ends the channel of a consumer that is too slow."""
+        return "x-consumer-timeout" in self.arguments or self.lease_ms == DEFAULT_CONSUMER_TIMEOUT_MS
+
+    @property
+    def warnings(self) -> list[str]:
+        """What can be so and is probably not what was meant."""
+        idle = [repr(pattern) for pattern in self.topics if not (self.capture or pattern.startswith(QUEUE_PREFIX))]
+        if not idle:
+            return []
+        return [
+            f"queue {self.name!r} gets nothing by {', '.join(idle)}: without capture only topics that begin with "
+            f"{QUEUE_PREFIX} lead to queues; add `capture: true` (--capture) to have what is published to plain topics"
+        ]
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether messages that are given up go anywhere."""
+        return self.dead_letter_exchange is not None or bool(self.dead_letter_queue)
+
+    @property
+    def lifetime_ms(self) -> int:
+        """Unused for this long, the queue goes away; 0 for never."""
+        return self.expires_ms or (EPHEMERAL_EXPIRES_MS if self.kind == EPHEMERAL else 0)
+
+    def check_equivalent(self, declared: "QueueDefinition") -> None:
+        """Accept a declaration that says what this queue is. Raises PreconditionFailed when it differs."""
+        pairs: list[tuple[str, object, object]] = [
+            ("durable", declared.durable, self.durable),
+            ("exclusive", declared.exclusive, self.exclusive),
+            ("auto_delete", declared.auto_delete, self.auto_delete),
+            ("x-queue-type", declared.kind, self.kind),
+        ]
+        pairs += [(name, declared.arguments.get(name), self.arguments.get(name)) for name in COMPARED]
+        for name, received, current in pairs:
+            if frozen(received) != frozen(current):
+                raise PreconditionFailed(
+                    f"inequivalent arg '{name}' for queue '{self.name}': "
+                    f"received {_shown(received)} but current is {_shown(current)}"
+                )
+
+    def to_json(self) -> dict[str, object]:
+        """The definition as JSON can hold it."""
+        values = _members(self)
+        values["topics"] = list(self.topics)
+        values["retry"] = None if self.retry is None else _members(self.retry)
+        values["retention"] = _members(self.retention)
+        values["replication"] = table_to_json(self.replication)
+        values["arguments"] = table_to_json(self.arguments)
+        return values
+
+    @staticmethod
+    def from_json(values: Mapping[str, object]) -> "QueueDefinition":
+        """The definition that `to_json` wrote; members that are not known are ignored."""
+        known = {name: value for name, value in values.items() if name in QueueDefinition.__dataclass_fields__}
+        topics, retry, retention = known.get("topics"), known.get("retry"), known.get("retention")
+        known["topics"] = tuple(topics) if isinstance(topics, list) else ()
+        known["retry"] = Retry(**_known(Retry, retry)) if isinstance(retry, dict) else None
+        known["retention"] = Retention(**_known(Retention, retention)) if isinstance(retention, dict) else Retention()
+        known["replication"] = table_from_json(known.get("replication", {}))
+        known["arguments"] = table_from_json(known.get("arguments", {}))
+        return QueueDefinition(**known)  # type: ignore[arg-type]
+
+
+def _members(value: QueueDefinition | Retry | Retention) -> dict[str, object]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _known(kind: type[Retry] | type[Retention], values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in kind.__dataclass_fields__}
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    return f"'{str(value).lower()}'" if isinstance(value, bool) else f"the value {value!r}"
+
+
+def declared(
+    name: str,
+    durable: bool = False,
+    exclusive: bool = False,
+    auto_delete: bool = False,
+    arguments: Mapping[str, object] | None = None,
+) -> QueueDefinition:
+    """A queue declared with `x-` arguments, as RabbitMQ's users know them. Raises PreconditionFailed."""
+    given = dict(arguments or {})
+    reader = _Arguments(name, given)
+    kind = reader.choice("x-queue-type", KINDS, CLASSIC)
+    definition = QueueDefinition(
+        name,
+        kind,
+        durable and kind != EPHEMERAL,
+        exclusive,
+        auto_delete,
+        expires_ms=reader.number("x-expires", least=1) or 0,
+        max_message_bytes=128 << 20,
+        max_length=reader.number("x-max-length"),
+        max_length_bytes=reader.number("x-max-length-bytes"),
+        overflow=reader.choice("x-overflow", OVERFLOWS, DROP_HEAD),
+        message_ttl_ms=reader.number("x-message-ttl"),
+        max_priority=reader.number("x-max-priority", most=255) or 0,
+        single_active=reader.flag("x-single-active-consumer"),
+        lease_ms=reader.number("x-consumer-timeout", least=1) or DEFAULT_CONSUMER_TIMEOUT_MS,
+        delivery_limit=_limit(reader.number("x-delivery-limit", least=-1), kind),
+        dead_letter_exchange=reader.text("x-dead-letter-exchange"),
+        dead_letter_key=reader.text("x-dead-letter-routing-key"),
+        filter=reader.expression("x-filter"),
+        source=reader.text("x-source") or "",
+        source_from=reader.position("x-source-from"),
+        arguments=given,
+    )
+    if definition.source_from and not definition.source:
+        raise PreconditionFailed(f"invalid arg 'x-source-from' for queue '{name}': 'x-source' is missing")
+    if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
+        raise PreconditionFailed(
+            f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
+        )
+    if kind == QUORUM:
+        _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
+    return _stream(definition) if kind == STREAM else definition
+
+
+def _limit(limit: int | None, kind: str) -> int | None:
+    """How often a message may be delivered again; -1 says that there is no limit."""
+    if limit is None:
+        return QUORUM_DELIVERY_LIMIT if kind == QUORUM else None
+    return None if limit < 0 else limit
+
+
+def _stream(definition: QueueDefinition) -> QueueDefinition:
+    _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
+    _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
+    age = definition.arguments.get("x-max-age")
+    try:
+        max_age_ms = parse_duration_ms(age, "x-max-age") if age is not None else 0
+    except Refused as error:
+        raise PreconditionFailed(f"invalid arg 'x-max-age' for queue '{definition.name}': {error}") from error
+    retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
+    return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
+
+
+def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
+    for name, value in required.items():
+        if getattr(definition, name) != value:
+            raise PreconditionFailed(f"invalid property '{name}' for {kind} queue '{definition.name}'")
+
+
+class _Arguments:
+    """Reads `x-` arguments and says what is wrong with them."""
+
+    def __init__(self, queue: str, values: Mapping[str, object]) -> None:
+        self._queue = queue
+        self._values = values
+
+    def number(self, name: str, least: int = 0, most: int = (1 << 53)) -> int | None:
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._invalid(name, f"expected a whole number, received {value!r}")
+        if not least <= value <= most:
+            raise self._invalid(name, f"{value} is not between {least} and {most}")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise self._invalid(name, f"expected a string, received {value!r}")
+
+    def expression(self, name: str) -> str:
+        text = self.text(name) or ""
+        try:
+            if text:
+                parse(text)
+        except BadExpression as error:
+            raise self._invalid(name, str(error)) from error
+        return text
+
+    def position(self, name: str) -> str:
+        value = self._values.get(name)
+        try:
+            return position_text(value)
+        except Refused as error:
+            raise self._invalid(name, str(error)) from error
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name, False)
+        if isinstance(value, bool):
+            return value
+        raise self._invalid(name, f"expected true or false, received {value!r}")
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value not in choices:
+            raise self._invalid(name, f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    def _invalid(self, name: str, why: str) -> PreconditionFailed:
+        return PreconditionFailed(f"invalid arg '{name}' for queue '{self._queue}': {why}")

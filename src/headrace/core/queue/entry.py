@@ -1,0 +1,513 @@
+"""What enters and leaves a queue unread: limits, time to live, depth, expiry, retention, purge. No deliveries.
+
+Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and is not stored yet counts too.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.core.batch import Turn
+from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
+from headrace.core.queue.history import EXPIRED, MAXLEN
+from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
+from headrace.model import Message
+from headrace.storage.api import Encoded, Log
+from headrace.storage.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from headrace.core.queue.queue import Queue
+
+RETENTION_US: Final = 300_000_000
+_AGAIN_US: Final = 1_000_000
+_EXPIRED_AT_ONCE: Final = 1000
+"""How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
+
+
+def run_due(queue: "Queue", turn: Turn, now_us: int) -> None:
+    """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
+    lifetime_us = queue.definition.lifetime_ms * 1000
+    if lifetime_us and not queue.consumers and now_us >= queue.used_us + lifetime_us:
+        queue.around.drop(queue)
+        return
+    if queue.is_gone:
+        return
+    try:
+        queue.end_delays(now_us)
+        end_overdue(queue, turn, now_us)
+        if queue.retention_at_us and queue.retention_at_us <= now_us:
+            queue.retention_at_us = 0
+            queue.disposal.retain(turn, now_us)
+    except Corrupt as error:
+        queue.refuse(error)
+    except Unavailable:
+        try_again(queue, now_us)
+    if queue.is_stalled:
+        queue.is_stalled = False
+        queue.pump_soon()
+    plan(queue, now_us)
+
+
+def try_again(queue: "Queue", now_us: int) -> None:
+    """Messages cannot be read now: deliver later."""
+    queue.is_stalled = True
+    queue.wake_at(now_us + _AGAIN_US)
+
+
+def end_overdue(queue: "Queue", turn: Turn, now_us: int) -> None:
+    """End claims that ran out and give up what expired among the oldest, as many as a turn has room for."""
+    has_more = False
+    for group in list(queue.groups.values()):
+        has_more = group.on_time(turn, now_us) or has_more
+    expire(queue, turn, now_us)
+    if has_more:
+        queue.is_overdue = True
+        queue.pump_soon()
+
+
+def expire(queue: "Queue", turn: Turn, now_us: int) -> None:
+    """Give up what expired among the oldest, as many as a turn has room for."""
+    queue.is_overdue = False
+    if queue.definition.is_stream:
+        return
+    again_us = queue.disposal.expire_head(turn, now_us, _EXPIRED_AT_ONCE)
+    if again_us > now_us:
+        queue.wake_at(again_us)
+    elif again_us:
+        queue.is_overdue = True
+        queue.pump_soon()
+
+
+def plan(queue: "Queue", now_us: int) -> None:
+    """Ask to be woken for whatever comes next."""
+    for group in queue.groups.values():
+        due_us = group.next_due_us()
+        if due_us:
+            queue.wake_at(due_us)
+    lifetime_ms = queue.definition.lifetime_ms
+    if lifetime_ms and not queue.consumers:
+        queue.wake_at(queue.used_us + lifetime_ms * 1000)
+    if (queue.is_stream or queue.is_retained) and queue.definition.retention.max_age_ms:
+        queue.retention_at_us = queue.retention_at_us or now_us + RETENTION_US
+        queue.wake_at(queue.retention_at_us)
+
+
+def is_over(log: Log, retention: Retention) -> bool:
+    """Whether the log is longer or larger than retention wants it; age is looked at now and then."""
+    count = log.next_offset - log.first_offset
+    return bool(
+        (retention.max_messages and count > retention.max_messages)
+        or (retention.max_bytes and log.size_bytes > retention.max_bytes)
+    )
+
+
+def truncation_point(log: Log, retention: Retention, floor: int, now_us: int) -> int:
+    """The offset below which everything may go by age, size or number; never beyond `floor`, what is still needed."""
+    point = log.first_offset
+    count = log.next_offset - log.first_offset
+    if retention.max_messages and count > retention.max_messages:
+        point = max(point, log.next_offset - retention.max_messages)
+    if retention.max_bytes and count and log.size_bytes > retention.max_bytes:
+        # Messages are taken to be of one size; where they are not, the next look corrects it.
+        kept = count * retention.max_bytes // log.size_bytes
+        point = max(point, log.next_offset - kept)
+    if retention.max_age_ms:
+        point = max(point, log.find(now_us - retention.max_age_ms * 1000))
+    return min(point, floor)
+
+
+_READ: Final = 4096
+
+
+@final
+class Depth:
+    """The length of one queue in messages and, where that has a limit, in bytes."""
+
+    def __init__(self, queue: "Queue") -> None:
+        self._queue = queue
+        self._max_length: int | None = None
+        self._max_bytes: int | None = None
+        self.is_limited = False
+        self._staged = 0
+        self._staged_bytes = 0
+        self._bytes = 0
+        """Payload bytes that some group is not done with; kept only where they have a limit."""
+        self.limit(queue.definition)
+
+    def limit(self, definition: QueueDefinition) -> None:
+        """Hold the queue to the limits of this definition from now on; `count` must follow once there are messages."""
+        self._max_length = definition.max_length
+        self._max_bytes = definition.max_length_bytes
+        self.is_limited = self._max_length is not None or self._max_bytes is not None
+        self._staged = self._staged_bytes = 0
+
+    def stage(self, message: Message) -> None:
+        self._staged += 1
+        self._staged_bytes += len(message.payload)
+
+    def stage_many(self, count: int, size_bytes: int) -> None:
+        self._staged += count
+        self._staged_bytes += size_bytes
+
+    def is_full_for(self, count: int, size_bytes: int) -> bool:
+        """Whether the queue would have more than it may if it took so many messages."""
+        limit, max_bytes = self._max_length, self._max_bytes
+        if limit is not None and self._queue.messages + self._staged + count - self._room() > limit:
+            return True
+        if max_bytes is None:
+            return False
+        return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
+
+    def unstage(self, messages: list[Message]) -> None:
+        # What was on its way when the limits changed was never counted.
+        self._staged = max(0, self._staged - len(messages))
+        self._staged_bytes = max(0, self._staged_bytes - sum([len(message.payload) for message in messages]))
+
+    def is_full(self, message: Message) -> bool:
+        """Whether the queue would have more than it may if it took this message."""
+        limit, max_bytes = self._max_length, self._max_bytes
+        if limit is not None and self._queue.messages + self._staged >= limit:
+            # What a consumer takes as soon as it is stored never waits.
+            return self._queue.messages + self._staged - self._room() >= limit
+        if max_bytes is None or self._bytes + self._staged_bytes + len(message.payload) <= max_bytes:
+            return False
+        return self._bytes - self._held_bytes() + self._staged_bytes + len(message.payload) > max_bytes
+
+    def surplus(self) -> Iterator[int]:
+        """The oldest waiting message, as long as there are too many; whoever asks for the next one dropped the last."""
+        held_bytes = -1
+        while True:
+            too_many = self._max_length is not None and self._queue.messages > self._max_length
+            if not too_many:
+                if self._max_bytes is None or self._bytes <= self._max_bytes:
+                    return
+                held_bytes = self._held_bytes() if held_bytes < 0 else held_bytes
+                if self._bytes - held_bytes <= self._max_bytes:
+                    return
+            offset = self._queue.head()
+            if offset >= self._queue.log.next_offset:
+                return
+            yield offset
+
+    def loss(self, definition: QueueDefinition) -> int:
+        """How many of the oldest messages would have to go if these were the limits."""
+        count, max_bytes = 0, definition.max_length_bytes
+        if definition.max_length is not None:
+            count = max(0, self._queue.messages - definition.max_length)
+        if max_bytes is None:
+            return count
+        size, offset, dropped = self._count(), self._queue.head(), 0
+        while size > max_bytes and offset < self._queue.log.next_offset:
+            for message in self._queue.log.read(offset, _READ):
+                offset += 1
+                if size > max_bytes:
+                    size -= len(message.payload)
+                    dropped += 1
+        return max(count, dropped)
+
+    # -- bytes -------------------------------------------------------------------------------------------------------
+
+    def add(self, size_bytes: int) -> None:
+        """Payloads of this size are in the log now."""
+        if self._max_bytes is not None:
+            self._bytes += size_bytes
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it must be told of each message that is settled."""
+        return self._max_bytes is not None
+
+    def settled(self, message: Message) -> None:
+        """The only group, if there is only one, is done with a message."""
+        if self._max_bytes is not None and len(self._queue.work_groups()) == 1:
+            self._bytes -= len(message.payload)
+
+    def truncating(self, first: int, before: int) -> None:
+        """These are about to leave the log. With several groups, or none, that is when they stop to count.
+
+        What all groups were done with at the last count was not counted then.
+        """
+        if self._max_bytes is not None and len(self._queue.work_groups()) != 1:
+            self._bytes -= self._sum(max(first, self._queue.done_below), before)
+
+    def count(self) -> None:
+        """Count anew: after a start, or when groups came or went."""
+        if self._max_bytes is None:
+            return
+        self._bytes = self._count()
+        self._queue.done_below = self._first()
+
+    def _count(self) -> int:
+        queue = self._queue
+        groups = queue.work_groups()
+        size = self._sum(self._first(), queue.log.next_offset)
+        if len(groups) == 1:
+            state = groups[0].state
+            size -= sum([self._sum(start, stop) for start, stop in state.settled])
+        return size
+
+    def _first(self) -> int:
+        """Where that begins which some group is not done with; the beginning of the log where there is no group."""
+        queue = self._queue
+        return max(queue.first_offset, queue.floor()) if queue.work_groups() else queue.first_offset
+
+    def _sum(self, start: int, stop: int) -> int:
+        total = 0
+        while start < stop and (messages := self._queue.log.read(start, min(stop - start, _READ))):
+            total += sum([len(message.payload) for message in messages])
+            start += len(messages)
+        return total
+
+    def _held_bytes(self) -> int:
+        """What is with consumers, in the group in which that is least."""
+        sizes: list[int] = []
+        for group in self._queue.work_groups():
+            held = [offset for consumer in group.consumers for offset in consumer.held()]
+            sizes.append(sum([len(self._queue.message(offset).payload) for offset in held]))
+        return min(sizes, default=0)
+
+    def _room(self) -> int:
+        """How many messages the consumers could take now, in the group in which that is least."""
+        rooms = [sum([max(0, consumer.room) for consumer in group.consumers]) for group in self._queue.groups.values()]
+        return min(rooms, default=0)
+
+
+ARCHIVE: Final = "archive"
+"""The group as which an archive reports how far it is."""
+
+
+@final
+class Disposal:
+    """The way out of one queue's log."""
+
+    def __init__(self, queue: "Queue", depth: Depth) -> None:
+        self._queue = queue
+        self._depth = depth
+        self._given_up = RangeSet()
+        self.has_given_up = False
+        """Whether there is something in it that waits for the end of what is before."""
+
+    def give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
+        """Have no group deliver this message any more, and make it one dead letter however many groups there are.
+
+        One that is with a consumer of some group stays there.
+        """
+        queue = self._queue
+        groups = queue.work_groups()
+        for group in groups:
+            ready = group.ready
+            entry = group.state.pending.get(offset)
+            attempts = entry.attempts if entry is not None else 0
+            group.drop(turn, offset)
+            if group.ready < ready:
+                queue.note_end(turn, group, offset, attempts, reason, now_us)
+                self._depth.settled(message)
+        if offset not in self._given_up:
+            self._given_up.add(offset, offset + 1)
+            self.has_given_up = True
+            queue.look_at_exit()
+            queue.unschedule(message)
+            queue.dead_letter(turn, message, "", offset, 0, reason, now_us)
+        if not groups:
+            self.truncate(turn, offset + 1)
+
+    def expire_head(self, turn: Turn, now_us: int, most: int) -> int:
+        """Give up what expired among the oldest; returns when to look again: 0 for never, `now_us` for at once."""
+        queue = self._queue
+        for _ in range(most):
+            offset = queue.head()
+            if offset >= queue.log.next_offset:
+                return 0
+            message = queue.message(offset)
+            if message.expires_us == 0 or message.expires_us > now_us:
+                return message.expires_us
+            self.give_up(turn, offset, message, EXPIRED, now_us)
+        return now_us
+
+    def drop_surplus(self, turn: Turn, now_us: int) -> None:
+        """Let the oldest waiting messages go until the limits are kept."""
+        for offset in self._depth.surplus():
+            self.give_up(turn, offset, self._queue.message(offset), MAXLEN, now_us)
+
+    def purge(self, turn: Turn) -> int:
+        """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
+        queue = self._queue
+        count = queue.messages
+        groups = queue.work_groups()
+        for group in groups:
+            group.purge(turn)
+        if not groups:
+            self.truncate(turn, queue.log.next_offset)
+        queue.forget_schedule()
+        self._depth.count()
+        turn.touch(queue)
+        return count
+
+    def loss(self, definition: QueueDefinition, now_us: int) -> int:
+        """How many messages would go at once if the queue became this."""
+        queue = self._queue
+        if definition.is_stream:
+            before, after = [
+                truncation_point(queue.log, kept, self.retention_floor(kept), now_us)
+                for kept in (queue.definition.retention, definition.retention)
+            ]
+            return max(0, after - max(before, queue.first_offset))
+        return self._depth.loss(definition) if definition.overflow == DROP_HEAD else 0
+
+    def trim(self, turn: Turn, floor: int) -> None:
+        """What is below the floor leaves the log."""
+        if floor > self._queue.first_offset:
+            self.truncate(turn, floor)
+
+    def retain(self, turn: Turn, now_us: int) -> None:
+        """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
+        queue = self._queue
+        retention = queue.definition.retention
+        point = truncation_point(queue.log, retention, self.retention_floor(retention), now_us)
+        if point > queue.first_offset:
+            self.truncate(turn, point)
+
+    def retention_floor(self, retention: Retention) -> int:
+        """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
+        queue = self._queue
+        if not retention.keep_until_archived:
+            return queue.floor()
+        archive = queue.groups.get(ARCHIVE)
+        return min(queue.floor(), archive.state.committed if archive is not None else queue.first_offset)
+
+    def truncate(self, turn: Turn, before: int) -> None:
+        """Have the log begin at `before`."""
+        queue = self._queue
+        if queue.is_limited and not (queue.is_retained and queue.work_groups()):
+            self._depth.truncating(queue.first_offset, before)
+        queue.cut_below = before
+        turn.commit_for(queue).truncate(queue.log.name, before)
+        if self.has_given_up:
+            self._given_up.discard_below(before)
+            self.has_given_up = self._given_up.size > 0
+            queue.look_at_exit()
+        queue.truncated(turn, before)
+
+
+def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
+    """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
+    definition, depth = queue.definition, queue.depth
+    if queue.refusal is not None or len(message.payload) > definition.max_message_bytes:
+        raise _refusal(queue, len(message.payload))
+    if depth.is_limited:
+        if definition.overflow != DROP_HEAD and depth.is_full(message):
+            if definition.overflow == REJECT_PUBLISH_DLX:
+                queue.dead_letter(turn, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
+            raise Refused(f"queue {queue.name!r} is full: it holds {queue.messages} messages and takes no more")
+        depth.stage(message)
+    turn.publish(queue, message if definition.message_ttl_ms is None else stamped(queue, message, now_us))
+
+
+def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> None:
+    """The same for many messages at once, of which all are taken or none."""
+    definition, depth = queue.definition, queue.depth
+    if queue.refusal is not None or rows.largest_bytes > definition.max_message_bytes:
+        raise _refusal(queue, rows.largest_bytes)
+    if depth.is_limited:
+        if definition.overflow != DROP_HEAD and depth.is_full_for(rows.count, rows.payload_bytes):
+            raise Refused(
+                f"queue {queue.name!r} has no room for {rows.count} messages: it holds {queue.messages} of them"
+            )
+        depth.stage_many(rows.count, rows.payload_bytes)
+    ttl_ms = definition.message_ttl_ms
+    turn.publish_encoded(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
+
+
+def takes(queue: "Queue", message: Message) -> bool:
+    """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
+    room as soon as there is."""
+    depth = queue.depth
+    if depth.is_limited:
+        if queue.definition.overflow != DROP_HEAD and depth.is_full(message):
+            queue.awaited_bytes = len(message.payload)
+            return False
+        depth.stage(message)
+    return True
+
+
+def offer_room(queue: "Queue") -> None:
+    """A message waits for room in the stream from which the queue is filled: say so if there is some now."""
+    try:
+        is_full = queue.depth.is_full_for(1, queue.awaited_bytes)
+    except Corrupt as error:
+        queue.refuse(error)
+        return
+    except Unavailable:
+        return  # it is looked at again when something is delivered
+    if not is_full:
+        queue.awaited_bytes = -1
+        queue.around.has_room(queue)
+
+
+def stamped(queue: "Queue", message: Message, now_us: int) -> Message:
+    """The message with this queue's time to live, where that ends before its own; a stream's takes its place.
+
+    For one that is to be delivered later, the time to live begins then.
+    """
+    ttl_ms = queue.definition.message_ttl_ms
+    if ttl_ms is None:
+        return message
+    expires_us = max(now_us, message.not_before_us) + ttl_ms * 1000
+    if message.expires_us and message.expires_us <= expires_us and not queue.is_stream:
+        return message
+    return Message(
+        message.source,
+        message.payload,
+        message.timestamp_us,
+        message.properties,
+        message.priority,
+        expires_us,
+        message.not_before_us,
+    )
+
+
+def entered(queue: "Queue", turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
+    """Messages are in the log now: hold the queue to its limits, which may be for them to go again."""
+    try:
+        if first_expiry_us and not (queue.is_stream and queue.definition.message_ttl_ms is None):
+            _expect(queue, turn, first_expiry_us, now_us)
+        if queue.depth.is_limited:
+            queue.depth.add(size_bytes)
+            queue.pump(turn, now_us)  # what goes out at once does not count
+            queue.disposal.drop_surplus(turn, now_us)
+        queue.grown()
+        if (queue.is_stream or queue.is_retained) and is_over(queue.log, queue.definition.retention):
+            queue.disposal.retain(turn, now_us)
+    except Corrupt as error:
+        queue.refuse(error)
+    except Unavailable:
+        try_again(queue, now_us)
+
+
+def entered_encoded(queue: "Queue", turn: Turn, rows: list[Encoded], now_us: int) -> None:
+    """The same for what was published in bulk."""
+    for each in rows:
+        for due_us in each.due_times():
+            if due_us > now_us:
+                queue.schedule(due_us)
+    first_expiry_us = min([each.first_expiry_us for each in rows if each.first_expiry_us], default=0)
+    entered(queue, turn, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
+
+
+def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
+    """Why the queue does not take a message of this size: it is damaged, or that is too large."""
+    if queue.refusal is not None:
+        return queue.refusal
+    return TooLarge(
+        f"a message of {size_bytes} bytes is too large for queue {queue.name!r}: "
+        f"{queue.definition.max_message_bytes} at most"
+    )
+
+
+def _expect(queue: "Queue", turn: Turn, expires_us: int, now_us: int) -> None:
+    if expires_us > now_us:
+        queue.wake_at(expires_us)
+        return
+    # RabbitMQ's rule for a time to live of 0: now to a consumer that waits, or never. Its time was up while it
+    # was being stored, so the consumers are asked as of the last moment before.
+    queue.pump(turn, expires_us - 1)
+    expire(queue, turn, now_us)

@@ -1,0 +1,450 @@
+"""The queues of one virtual host: made, found again after a restart, deleted, owned, woken in time. No routing."""
+
+import heapq
+import json
+import logging
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, final
+
+from headrace.clock import Clock
+from headrace.config.settings import QueueManagerSettings
+from headrace.core.batch import Turn
+from headrace.core.feeds.assigner import Assigner, check_source
+from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.properties import Codecs
+from headrace.core.queue.dead_letters import DeadLetters
+from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
+from headrace.core.queue.group import Pauses
+from headrace.core.queue.history import HISTORY_PREFIX, Death
+from headrace.core.queue.queue import EmptyLog, Queue, QueueHost, send_away
+from headrace.core.routing.address import dead_letter_origin
+from headrace.core.routing.topics import check_filter
+from headrace.core.routing.topology import Topology, scoped, unscoped
+from headrace.errors import AccessRefused, Corrupt, NotFound, PreconditionFailed, Refused, ResourceLocked
+from headrace.model import Message
+from headrace.storage.api import QUEUES, Engine
+
+if TYPE_CHECKING:
+    from headrace.core.queue.queue import Queue
+
+_SLACK: Final = 64
+
+
+@final
+class Timers:
+    """Queues by the time at which something in them comes due.
+
+    A queue knows the one time that counts, and asks anew when that has come. Earlier times take the place of later
+    ones, and queues go away long before their time: what is left of these is swept out before it outnumbers the others.
+    """
+
+    __slots__ = ("_count", "_due", "_stale")
+
+    def __init__(self) -> None:
+        self._due: list[tuple[int, int, Queue]] = []
+        self._count = 0
+        self._stale = 0
+        """How many of them do not count any more."""
+
+    def add(self, queue: "Queue", time_us: int) -> None:
+        """Have the queue looked at then, and not when it asked for before."""
+        if queue.deleted:
+            return
+        self.forget(queue)
+        queue.wake_us = time_us
+        self._count += 1
+        heapq.heappush(self._due, (time_us, self._count, queue))
+
+    def forget(self, queue: "Queue") -> None:
+        """The queue need not be looked at."""
+        if queue.wake_us:
+            queue.wake_us = 0
+            self._stale += 1
+            if self._stale > len(self._due) // 2 + _SLACK:
+                self._due = [entry for entry in self._due if entry[0] == entry[2].wake_us]
+                heapq.heapify(self._due)
+                self._stale = 0
+
+    def take(self, now_us: int, most: int) -> "list[Queue]":
+        """The queues whose time has come, each once, the earliest first; so many of them at most."""
+        found: list[Queue] = []
+        while self._due and self._due[0][0] <= now_us and len(found) < most:
+            time_us, _, queue = heapq.heappop(self._due)
+            if time_us == queue.wake_us:
+                queue.wake_us = 0
+                found.append(queue)
+            elif self._stale:
+                self._stale -= 1
+        return found
+
+    @property
+    def next_us(self) -> int:
+        """When to look again; 0 when nothing is due ever."""
+        return self._due[0][0] if self._due else 0
+
+
+_log: Final = logging.getLogger("headrace.core")
+
+_LOGS_AT_ONCE: Final = 1000
+LANDING_QUEUE: Final = "mqtt"
+GENERATED_PREFIX: Final = "amq.gen-"
+RESERVED_PREFIX: Final = "amq."
+INNER_PREFIXES: Final = ("$session/", "$share/")
+"""What the broker's own queues are called: see pubsub.py."""
+
+
+@final
+class Queues(QueueHost):
+    """Every queue of one virtual host, from its declaration to its end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        line: Line,
+        topology: Topology,
+        codecs: Codecs,
+        replication_group: str,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._line = line
+        self.statistics = line.statistics
+        self.given = None if engine.keeps_claims else line.given
+        self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
+        self.topology = topology
+        self._host = topology.host
+        self._codecs = codecs
+        self._replication_group = replication_group
+        self.timers = Timers()
+        self.pauses = Pauses(engine)
+        self.dead_letters = DeadLetters(self, codecs, line, clock)
+        self.assigner = Assigner(topology, line, codecs, clock)
+        self._owned: dict[object, dict[Queue, None]] = {}
+        self._dropping: dict[str, int] = {}
+        """Durable logs that are to be dropped and are still there, and how often."""
+        self._any_declared = False
+        self._is_on_time = False
+        """Whether queues that came due together are being seen to, step by step."""
+        self._inner: dict[str, Queue] = {}
+        """The broker's own, which no client can name."""
+        line.on_dropped = self._dropped
+        line.on_damage = self._damaged
+        self._load()
+
+    # -- declaring ---------------------------------------------------------------------------------------------------
+
+    def declare(self, definition: QueueDefinition, owner: object = None, passive: bool = False) -> Queue:
+        """See Broker.declare."""
+        name, group = definition.name, definition.replication_group
+        if group and group != self._replication_group:
+            raise Refused(
+                f"queue '{name}' is to be in the replication group '{group}', and this broker serves "
+                f"'{self._replication_group}'; declare it at a broker of that group"
+            )
+        existing = self.topology.queues.get(name)
+        if existing is not None and existing.is_leaving:
+            self.drop(existing)
+            existing = None
+        if existing is not None:
+            self.check_owner(existing, owner)
+            if not passive:
+                if definition.exclusive != existing.definition.exclusive:
+                    raise _locked(existing, self._host)
+                existing.definition.check_equivalent(definition)
+                existing.touch(self._clock.now_us())
+            return existing
+        if passive:
+            raise NotFound(f"no queue '{name}' in vhost '{self._host}'")
+        if not name:
+            definition = replace(definition, name=generated_name())
+        else:
+            _check_name(name)
+        queue = self.create(self._line.open(), definition)
+        if definition.exclusive:
+            queue.owner = owner
+            self._owned.setdefault(owner, {})[queue] = None
+        return queue
+
+    def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
+        """See Broker.alter."""
+        turn = self._line.open()
+        before = queue.definition.source
+        if definition.source != before:
+            check_source(definition, self._definition)
+        self.topology.alter(queue, lambda: queue.alter(turn, definition, is_start, self._clock.now_us()))
+        if definition.source != before:
+            self.assigner.unfollow(turn, queue)
+            if definition.source:
+                self.assigner.follow(turn, queue)
+        if definition.is_stored:
+            self._store(turn, definition)
+        if is_start:
+            self.pauses.restore(queue)
+
+    def _store(self, turn: Turn, definition: QueueDefinition) -> None:
+        value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
+        turn.define(QUEUES, scoped(self._host, definition.name).encode(), value)
+
+    def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
+        """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
+        for pattern in definition.topics:
+            check_filter(pattern)
+        check_source(definition, self._definition)
+        log = scoped(self._host, definition.name)
+        self._line.drop_first(log, log.encode())
+        queue = self._build(definition)
+        if definition.is_stored:
+            self._store(turn, definition)
+        if definition.source:
+            self.assigner.follow(turn, queue)
+        if definition.is_stream:
+            self.assigner.appeared(turn, queue)
+        return queue
+
+    def _definition(self, name: str) -> QueueDefinition | None:
+        queue = self.topology.queues.get(name)
+        return queue.definition if queue is not None else None
+
+    def open_inner(self, definition: QueueDefinition) -> Queue:
+        """The queue of the broker's own of that name. Only its log is stored, not what it is."""
+        queue = self._inner.get(definition.name)
+        if queue is None:
+            log = scoped(self._host, definition.name)
+            self._line.drop_first(log, log.encode())
+            queue = self._inner[definition.name] = self._open(definition)
+        return queue
+
+    def _build(self, definition: QueueDefinition) -> Queue:
+        queue = self._open(definition)
+        self.topology.add(queue)
+        if not (definition.reserved or definition.exclusive or definition.kind == EPHEMERAL):
+            self._any_declared = True
+        return queue
+
+    def _open(self, definition: QueueDefinition) -> Queue:
+        name = scoped(self._host, definition.name)
+        if not definition.is_stored:
+            log = self._line.memory.engine.log(name)
+        else:
+            log = EmptyLog(name) if name in self._dropping else self._engine.log(name)
+        queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
+        if queue.refusal is not None:
+            self.refused(queue)
+        self.pauses.restore(queue)
+        return queue
+
+    def landing(self, topic: str) -> Queue:
+        """The queue for an address that no queue matches: one for it alone or, as long as none was ever declared, the
+        one that takes everything. Raises Refused when the address names no queue."""
+        name = self.topology.name_for(topic)
+        if dead_letter_origin(name):
+            return self.addressed(name)
+        landing = self.topology.queues.get(LANDING_QUEUE)
+        if self._any_declared or (landing is not None and not landing.definition.reserved):
+            return self.create(self._line.open(), QueueDefinition(name, EPHEMERAL, durable=False))
+        if landing is None:
+            landing = self.create(self._line.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
+        return landing
+
+    def addressed(self, name: str) -> Queue:
+        """See Broker.addressed."""
+        existing = self.topology.queues.get(name)
+        if existing is not None:
+            return existing
+        origin = dead_letter_origin(name)
+        if not origin:
+            return self.declare(QueueDefinition(name, EPHEMERAL, durable=False))
+        definition = self.topology.queue(origin).definition
+        if definition.dead_letter_queue != name:
+            raise NotFound(f"queue '{origin}' does not keep its dead letters in '{name}'")
+        return self.declare(QueueDefinition(name, durable=definition.is_stored))
+
+    def _load(self) -> None:
+        for key, value in self._engine.items(QUEUES):
+            if unscoped(self._host, key.decode()) is not None:
+                self._build(QueueDefinition.from_json(json.loads(value)))
+        self.assigner.load()
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def find(self, name: str, owner: object = None) -> Queue:
+        """Raises NotFound, ResourceLocked."""
+        queue = self.topology.queue(name)
+        if queue.is_leaving:
+            self.drop(queue)
+            queue = self.topology.queue(name)
+        self.check_owner(queue, owner)
+        return queue
+
+    def usable(self, name: str, owner: object = None) -> Queue:
+        """The same; what cannot be read, or was found to be damaged, is refused. Raises Corrupt too."""
+        queue = self.find(name, owner)
+        if queue.refusal is not None:
+            raise queue.refusal
+        return queue
+
+    def check_owner(self, queue: Queue, owner: object) -> None:
+        """Raises ResourceLocked when another connection has the queue for itself."""
+        if queue.definition.exclusive and queue.owner is not owner:
+            raise _locked(queue, self._host)
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def delete(self, name: str, if_unused: bool, if_empty: bool, owner: object) -> int:
+        """See Broker.delete."""
+        queue = self.find(name, owner)
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{name}' in use")
+        count = queue.total
+        if if_empty and count:
+            raise PreconditionFailed(f"queue '{name}' not empty")
+        self.drop(queue)
+        return count
+
+    def drop(self, queue: Queue) -> None:
+        """Take a queue away, with its messages, groups, bindings and history; its consumers are told."""
+        if queue.deleted:
+            return
+        queue.deleted = True
+        owned = self._owned.get(queue.owner)
+        if owned is not None and owned.pop(queue, queue) is None and not owned:
+            del self._owned[queue.owner]
+        turn = self._line.open()
+        self._line.forget(queue)
+        if self._inner.get(queue.name) is queue:
+            del self._inner[queue.name]
+        else:
+            self.topology.remove(turn, queue)
+        self.assigner.dropped(turn, queue)
+        turn.commit_for(queue).drop(queue.log.name)
+        for group in queue.groups.values():
+            self.pauses.forget(turn, group)
+        if queue.durable:
+            self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
+            turn.define(QUEUES, queue.log.name.encode(), None)
+        history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
+        if history is not None:
+            self.drop(history)
+        send_away(queue)
+        queue.let_go()
+        self.timers.forget(queue)
+
+    def drop_all(self) -> Iterator[None]:
+        """The virtual host goes: so do all its queues, and logs that no queue has asked for. In steps."""
+        while self.topology.queues or self._inner:
+            yield from self._drop_each([*self.topology.queues.values(), *self._inner.values()])
+        for number, log in enumerate(self._engine.logs(), 1):
+            if log not in self._dropping and unscoped(self._host, log) is not None:
+                self._dropping[log] = 1
+                self._line.open().durable.drops.append(log)
+            if number % _LOGS_AT_ONCE == 0:
+                yield
+
+    def _drop_each(self, queues: list[Queue]) -> Iterator[None]:
+        for queue in queues:
+            queue.is_leaving = True
+        for number, queue in enumerate(queues, 1):
+            self.drop(queue)
+            if number % AT_ONCE == 0 and number < len(queues):
+                yield
+
+    def release_owner(self, owner: object) -> None:
+        """A connection is gone: so are the queues it had for itself."""
+        take_steps(self._line, self._drop_each(list(self._owned.pop(owner, {}))))
+
+    def _dropped(self, log: str) -> None:
+        """A durable log is gone; a queue of that name that was declared meanwhile has one of its own now."""
+        self._dropping[log] -= 1
+        if self._dropping[log]:
+            return
+        del self._dropping[log]
+        queue = self._with_log(log)
+        if queue is not None and queue.durable:
+            queue.log = self._engine.log(log)
+
+    def _damaged(self, log: str, error: Corrupt) -> None:
+        queue = self._with_log(log)
+        if queue is not None and queue.refusal is None:
+            queue.refuse(error)
+
+    def refused(self, queue: Queue) -> None:
+        _log.error("the queue is refused: %s", queue.refusal, extra={"queue": queue.name, "vhost": self._host})
+
+    def _with_log(self, log: str) -> Queue | None:
+        name = unscoped(self._host, log)
+        return None if name is None else self.topology.queues.get(name) or self._inner.get(name)
+
+    def on_time(self, now_us: int) -> None:
+        """Have queues do what has come due, and those that are filled from streams go on."""
+        if not self._is_on_time:
+            self._is_on_time = True
+            take_steps(self._line, self._see_to(now_us))
+        self.assigner.on_time(now_us)
+
+    def _see_to(self, now_us: int) -> Iterator[None]:
+        try:
+            while True:
+                due = self.timers.take(now_us, AT_ONCE)
+                for queue in due:
+                    queue.on_time(self._line.open(), now_us)
+                    self._line.pump_soon(queue)
+                if len(due) < AT_ONCE:
+                    return
+                yield
+        finally:  # whatever becomes of it, what comes due later is seen to
+            self._is_on_time = False
+
+    # -- what a queue asks for ---------------------------------------------------------------------------------------
+
+    def dead_letter(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
+        self.dead_letters.move(turn, queue, message, death)
+
+    def history_of(self, turn: Turn, queue: Queue) -> Queue:
+        name = HISTORY_PREFIX + queue.name
+        existing = self.topology.queues.get(name)
+        if existing is not None:
+            return existing
+        retention = Retention(max_age_ms=queue.definition.history_ms)
+        return self.create(turn, QueueDefinition(name, STREAM, queue.durable, retention=retention))
+
+    def wake_at(self, queue: Queue, time_us: int) -> None:
+        self.timers.add(queue, time_us)
+
+    def pump_soon(self, queue: Queue) -> None:
+        self._line.pump_soon(queue)
+
+    def grew(self, queue: Queue) -> None:
+        self.assigner.grew(queue)
+
+    def has_room(self, queue: Queue) -> None:
+        self.assigner.has_room(queue)
+
+
+def generated_name() -> str:
+    """A name for a queue that its client leaves to the server."""
+    return GENERATED_PREFIX + secrets.token_urlsafe(16)
+
+
+def _locked(queue: Queue, host: str) -> ResourceLocked:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{host}': another connection has it "
+        "for itself, or it was declared to be exclusive by one of the two declarations only"
+    )
+
+
+def _check_name(name: str) -> None:
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
+    if name.startswith(INNER_PREFIXES):
+        raise AccessRefused(f"queue name '{name}' is kept for sessions: it must not begin with {INNER_PREFIXES}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        size = MAX_NAME_BYTES + 1
+    if size > MAX_NAME_BYTES or "\0" in name:
+        raise PreconditionFailed(
+            f"queue name {name[:64]!r} must have at most {MAX_NAME_BYTES} bytes of UTF-8 and no U+0000"
+        )

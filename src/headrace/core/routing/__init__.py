@@ -1,0 +1,1 @@
+"""Exchanges, patterns and addresses: which queues a message is for. No messages are stored here."""

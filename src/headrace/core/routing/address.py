@@ -1,0 +1,139 @@
+"""Names with a meaning: queue addresses, groups, dead-letter queues, message ids. Nothing is looked up."""
+
+from typing import Final, final
+
+from headrace.core.routing.topics import quoted
+from headrace.errors import Refused
+
+QUEUE_PREFIX: Final = "$queue/"
+DEAD_LETTER_PREFIX: Final = "$dlq/"
+ADDRESS_PREFIXES: Final = (QUEUE_PREFIX, DEAD_LETTER_PREFIX)
+MAX_OFFSET: Final = 2**63 - 1
+
+ACK: Final = "ack"
+NACK: Final = "nack"
+REJECT: Final = "reject"
+COMMIT: Final = "commit"
+_VERBS: Final = {"$" + verb: verb for verb in (ACK, NACK, REJECT, COMMIT)}
+
+
+@final
+class Address:
+    """Where a message, a subscription or a settlement goes: `$queue/<queue>/<key>/$<verb>`.
+
+    The key is a routing key, or a subscription's filter; it is "" at the root. The verb is "" for messages.
+    A dead-letter queue is `$queue/$dlq/<queue>`; to read it, `$dlq/<queue>` will do.
+    """
+
+    __slots__ = ("key", "queue", "verb")
+
+    def __init__(self, queue: str, key: str = "", verb: str = "") -> None:
+        self.queue = queue
+        self.key = key
+        self.verb = verb
+
+    def __repr__(self) -> str:
+        return f"Address({self.queue!r}, {self.key!r}, {self.verb!r})"
+
+
+def is_address(topic: str) -> bool:
+    """Whether the topic is meant for queues rather than for plain publish and subscribe."""
+    return topic.startswith(QUEUE_PREFIX)
+
+
+def is_read_address(pattern: str) -> bool:
+    """Whether a subscription to it, or a settlement, is a queue's: an address, or that of a dead-letter queue."""
+    return pattern.startswith(ADDRESS_PREFIXES)
+
+
+def parse_address(topic: str) -> Address:
+    """Read a queue address. `$queue/orders/` is the root, as `$queue/orders` is.
+
+    Raises Refused when it is none, names no queue, or has a verb anywhere but at its end.
+    """
+    if not is_read_address(topic):
+        raise Refused(f"{quoted(topic)} is no queue address: those are $queue/<name> or $queue/<name>/<key>")
+    rest = topic.removeprefix(QUEUE_PREFIX)
+    grave = DEAD_LETTER_PREFIX if rest.startswith(DEAD_LETTER_PREFIX) else ""
+    queue, _, key = rest[len(grave) :].partition("/")
+    queue = grave + queue
+    if not is_addressable(queue):
+        raise Refused(_why_not_addressable(topic, queue))
+    if "$" not in key:
+        return Address(queue, key)
+    levels = key.split("/")
+    verb = _VERBS.get(levels[-1], "")
+    if verb:
+        levels.pop()
+    for number, level in enumerate(levels, 3):
+        if level in _VERBS:
+            raise Refused(f"{quoted(topic)} has {level!r} in level {number}: a verb must be the last level")
+    return Address(queue, "/".join(levels), verb)
+
+
+def is_addressable(queue: str) -> bool:
+    """Whether `$queue/<queue>` can name this queue; other protocols allow names that it cannot."""
+    name = queue.removeprefix(DEAD_LETTER_PREFIX)
+    if not name or name in _VERBS or queue == DEAD_LETTER_PREFIX[:-1]:
+        return False
+    return not ("/" in name or "+" in name or "#" in name or "\0" in name)
+
+
+def _why_not_addressable(topic: str, queue: str) -> str:
+    if queue.startswith(DEAD_LETTER_PREFIX[:-1]):
+        return f"{quoted(topic)} names no queue: the level after '$dlq' must be a queue's name, without wildcards"
+    if not queue:
+        return f"{quoted(topic)} names no queue: the level after '$queue' is empty"
+    if queue in _VERBS:
+        return f"{quoted(topic)} names no queue: {queue!r} follows a name, as in $queue/orders/{queue}"
+    return f"{quoted(topic)} names no queue: the level after '$queue' must be a name, without wildcards"
+
+
+def queue_topic(queue: str, key: str = "") -> str:
+    """The address as a topic: `$queue/<queue>` or `$queue/<queue>/<key>`."""
+    return f"{QUEUE_PREFIX}{queue}/{key}" if key else QUEUE_PREFIX + queue
+
+
+def queue_pattern(queue: str) -> str:
+    """The pattern that every addressable queue matches besides its own: `$queue/<queue>/#`."""
+    return f"{QUEUE_PREFIX}{queue}/#"
+
+
+def effective_group(group: str, key_filter: str) -> str:
+    """The id under which a group keeps its progress: `group`, or `group@filter` when it has a filter."""
+    return f"{group}@{key_filter}" if key_filter else group
+
+
+def group_of_client(client_id: str) -> str:
+    """The group that numbered clients share: `workers` for `workers-1`; the whole id if `-` comes first."""
+    return client_id.partition("-")[0] or client_id
+
+
+def dead_letter_queue(queue: str) -> str:
+    """The name of the queue that takes this queue's dead letters, unless its settings name another."""
+    return DEAD_LETTER_PREFIX + queue
+
+
+def dead_letter_origin(name: str) -> str:
+    """The queue whose dead letters are in `$dlq/<queue>`; "" when the name is of another shape."""
+    return name[len(DEAD_LETTER_PREFIX) :] if name.startswith(DEAD_LETTER_PREFIX) else ""
+
+
+def format_message_id(queue: str, offset: int) -> str:
+    """The id that a delivery carries and a settlement brings back."""
+    return f"{queue}:{offset}"
+
+
+def parse_message_id(text: str) -> tuple[str, int]:
+    """The queue and the offset of a message id; the queue is "" when the id is a bare offset.
+
+    Raises Refused when it is neither.
+    """
+    queue, colon, digits = text.rpartition(":")  # queue names may have ':' in them
+    if not (digits.isascii() and digits.isdigit()) or (colon and not queue):
+        raise Refused(f"message id {quoted(text)} is neither <queue>:<offset> nor an offset")
+    # Nineteen digits hold every offset; longer ones are not worth converting.
+    offset = int(digits) if len(digits) <= 19 else MAX_OFFSET + 1
+    if offset > MAX_OFFSET:
+        raise Refused(f"message id {quoted(text)} has an offset above {MAX_OFFSET}")
+    return queue, offset

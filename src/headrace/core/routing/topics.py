@@ -1,0 +1,275 @@
+"""Topics and the patterns that match them, by MQTT's rules. No queues and no sessions: values are opaque."""
+
+from typing import Final, Generic, TypeVar, final
+
+from headrace.errors import Refused
+
+T = TypeVar("T")
+
+MAX_TOPIC_BYTES: Final = 65_535  # MQTT 5 [1.5.4]: the length prefix of a string has 16 bits
+_OTHER_WAY: Final = str.maketrans("/.", "./")
+_SHOWN: Final = 80  # characters of a name worth repeating in a message
+
+
+def quoted(name: str) -> str:
+    """The name as messages show it: quoted, control characters escaped, cut when it is very long."""
+    if len(name) <= _SHOWN:
+        return repr(name)
+    return f"{name[:_SHOWN]!r}... ({len(name)} characters)"
+
+
+def check_topic(name: str) -> None:
+    """Accept a name that can be published to.
+
+    Raises Refused when it is empty, too long, not UTF-8, or has a wildcard or U+0000 in it.
+    """
+    if _is_plain(name) and "+" not in name and "#" not in name:
+        return
+    _check_text("topic", name)
+    for at, character in enumerate(name):
+        if character in "+#":
+            level = name.count("/", 0, at) + 1
+            raise Refused(
+                f"topic {quoted(name)} has the wildcard {character!r} in level {level}, character {at + 1}: "
+                "wildcards are for subscriptions, a message goes to one topic"
+            )
+
+
+def check_filter(pattern: str) -> None:
+    """Accept a pattern that can be subscribed to.
+
+    Raises Refused when it is empty, too long, not UTF-8, has U+0000 in it or a misplaced wildcard.
+    """
+    if not _is_plain(pattern):
+        _check_text("topic filter", pattern)
+    if "+" not in pattern and "#" not in pattern:
+        return
+    levels = pattern.split("/")
+    for number, level in enumerate(levels, 1):
+        # MQTT 5 [4.7.1.2], [4.7.1.3]
+        if "#" in level and level != "#":
+            raise Refused(f"topic filter {quoted(pattern)} has '#' beside other characters in level {number}")
+        if level == "#" and number < len(levels):
+            raise Refused(
+                f"topic filter {quoted(pattern)} has '#' in level {number} of {len(levels)}: "
+                "it stands for all further levels and must be the last"
+            )
+        if "+" in level and level != "+":
+            raise Refused(f"topic filter {quoted(pattern)} has '+' beside other characters in level {number}")
+
+
+def key_of_topic(topic: str) -> str:
+    """The routing key in `amq.topic` of a plain topic, and the topic of such a key: words are levels."""
+    return topic.translate(_OTHER_WAY)
+
+
+def key_of_filter(pattern: str) -> str:
+    """The same for a pattern: a level that is `+` stands for one word; any other `+` is a character."""
+    if "+" in pattern:
+        pattern = "/".join(["*" if level == "+" else level for level in pattern.split("/")])
+    return key_of_topic(pattern)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether the name is fine but for its wildcards, seen without encoding it."""
+    return name.isascii() and 0 < len(name) <= MAX_TOPIC_BYTES and "\0" not in name
+
+
+def _check_text(what: str, name: str) -> None:
+    if not name:
+        raise Refused(f"the {what} is empty: it needs at least one character")
+    if "\0" in name:
+        raise Refused(f"{what} {quoted(name)} has U+0000 at character {name.index(chr(0)) + 1}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise Refused(f"{what} {quoted(name)} is not UTF-8 at character {error.start + 1}") from None
+    if size > MAX_TOPIC_BYTES:
+        raise Refused(f"{what} {quoted(name)} has {size} bytes, {MAX_TOPIC_BYTES} is the most")
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether the pattern matches the topic; to ask more than once, keep a TopicFilter.
+
+    Raises Refused when the pattern is not valid.
+    """
+    return TopicFilter(pattern).matches(topic)
+
+
+@final
+class TopicFilter:
+    """One pattern, ready to be held against many topics.
+
+    With `for_keys` it is held against routing keys: what follows `$queue/<name>/` in a topic, where a leading
+    `$` is an ordinary character and the empty key has no level at all, so that `#` matches every key.
+
+    Raises Refused when the pattern is not valid.
+    """
+
+    __slots__ = ("_dollar", "_for_keys", "_has_rest", "_has_wildcard", "_levels", "_stem", "pattern")
+
+    def __init__(self, pattern: str, for_keys: bool = False) -> None:
+        check_filter(pattern)
+        levels = pattern.split("/")
+        self.pattern = pattern
+        self._for_keys = for_keys
+        self._has_rest = levels[-1] == "#"
+        if self._has_rest:
+            levels.pop()
+        self._levels = levels
+        self._has_wildcard = "+" in levels
+        self._stem = "".join([level + "/" for level in levels])
+        # MQTT 5 [4.7.2]: a pattern that begins with a wildcard does not match topics that begin with `$`.
+        self._dollar = for_keys or not pattern.startswith(("+", "#"))
+
+    def matches(self, topic: str) -> bool:
+        """Whether the pattern matches this topic, or this key."""
+        if not self._has_wildcard and not self._has_rest:
+            return topic == self.pattern
+        if not self._dollar and topic.startswith("$"):
+            return False
+        if self._for_keys and not topic:
+            return self._has_rest and not self._levels
+        if not self._has_wildcard:
+            return topic.startswith(self._stem) or topic == self._stem[:-1]
+        return self._matches_levels(topic)
+
+    def _matches_levels(self, topic: str) -> bool:
+        wanted = len(self._levels)
+        levels = topic.split("/", wanted)
+        if len(levels) < wanted or (len(levels) > wanted and not self._has_rest):
+            return False
+        for number, level in enumerate(self._levels):
+            if level != "+" and level != levels[number]:
+                return False
+        return True
+
+
+@final
+class _Node(Generic[T]):
+    """All patterns that share their first levels: the values that end here, and the ways on."""
+
+    __slots__ = ("any_level", "literal", "rest", "values")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Node[T]] = {}
+        self.any_level: _Node[T] | None = None
+        self.values: dict[T, None] = {}  # of patterns that end at this level
+        self.rest: dict[T, None] = {}  # of patterns that go on with `#`
+
+    def is_empty(self) -> bool:
+        return not (self.values or self.rest or self.literal or self.any_level is not None)
+
+
+@final
+class TopicTree(Generic[T]):
+    """Values by topic pattern, found by topic.
+
+    A match visits the nodes whose levels match so far, each once, and no others: its cost does not depend on
+    patterns that differ from the topic early, and is at most linear in all patterns whatever they are.
+    """
+
+    __slots__ = ("_root", "_size")
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """How many values are in the tree, counted once per pattern."""
+        return self._size
+
+    def add(self, pattern: str, value: T) -> bool:
+        """Have the value match this pattern too; False when it did already. Raises Refused on a bad one."""
+        check_filter(pattern)
+        levels, has_rest = _split(pattern)
+        node = self._root
+        for level in levels:
+            child = node.any_level if level == "+" else node.literal.get(level)
+            if child is None:
+                child = _Node()
+                if level == "+":
+                    node.any_level = child
+                else:
+                    node.literal[level] = child
+            node = child
+        values = node.rest if has_rest else node.values
+        if value in values:
+            return False
+        values[value] = None
+        self._size += 1
+        return True
+
+    def remove(self, pattern: str, value: T) -> bool:
+        """Undo one add; False when there was none."""
+        levels, has_rest = _split(pattern)
+        node = self._root
+        path: list[_Node[T]] = []
+        for level in levels:
+            child = node.any_level if level == "+" else node.literal.get(level)
+            if child is None:
+                return False
+            path.append(node)
+            node = child
+        values = node.rest if has_rest else node.values
+        if value not in values:
+            return False
+        del values[value]
+        self._size -= 1
+        self._prune(path, levels, node)
+        return True
+
+    def _prune(self, path: list[_Node[T]], levels: list[str], node: _Node[T]) -> None:
+        """Take away the nodes that nothing needs any more, from the leaf up."""
+        while path and node.is_empty():
+            node = path.pop()
+            level = levels[len(path)]
+            if level == "+":
+                node.any_level = None
+            else:
+                del node.literal[level]
+
+    def match(self, topic: str) -> list[T]:
+        """The values whose patterns match this topic, each once."""
+        hits: list[dict[T, None]] = []
+        nodes = [self._root]
+        wildcards = not topic.startswith("$")  # MQTT 5 [4.7.2], for the first level only
+        for level in topic.split("/"):
+            below: list[_Node[T]] = []
+            for node in nodes:
+                child = node.literal.get(level)
+                if child is not None:
+                    below.append(child)
+                if wildcards:
+                    if node.rest:
+                        hits.append(node.rest)
+                    if node.any_level is not None:
+                        below.append(node.any_level)
+            nodes = below
+            if not nodes:
+                return _each_once(hits)
+            wildcards = True
+        for node in nodes:
+            if node.values:
+                hits.append(node.values)
+            if node.rest:  # MQTT 5 [4.7.1.2]: `a/#` matches `a`
+                hits.append(node.rest)
+        return _each_once(hits)
+
+
+def _split(pattern: str) -> tuple[list[str], bool]:
+    """The levels before a final `#`, and whether there is one."""
+    levels = pattern.split("/")
+    has_rest = levels[-1] == "#"
+    if has_rest:
+        levels.pop()
+    return levels, has_rest
+
+
+def _each_once(hits: list[dict[T, None]]) -> list[T]:
+    if len(hits) == 1:
+        return list(hits[0])
+    found: dict[T, None] = {}
+    for values in hits:
+        found.update(values)
+    return list(found)

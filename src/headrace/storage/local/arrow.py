@@ -1,0 +1,320 @@
+"""Arrow record batches as blocks, and messages for many logs as one block. Imports pyarrow, so import it where used.
+
+Columns: `payload` (binary or text), and where they are there `topic` or `routing_key`, `headers` (map of texts),
+`content_type`, `priority`, `expires_in_ms`, `deliver_at`. Nothing is looked at row by row. Imports pyarrow.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import Refused
+from headrace.model import NATIVE, Source
+from headrace.storage.local.block import SOURCE_INDEX, Block, Columns, assemble_block
+from headrace.storage.local.block_arrow import batch_of_block, bytes_of, first_rows, var_length
+from headrace.storage.local.staging import EncodedBlock, EncodedRows
+
+_STORED: Final = ("timestamp", "expires_at", "not_before", "priority", "properties", "payload")
+_OF_SOURCE: Final = ("topic", "exchange", "client_id", "protocol", "encoding")
+_NEVER: Final = (1 << 63) - 1
+
+
+def merge_by_log(parts: Sequence[tuple[Block, pa.Array]], names: Sequence[str]) -> list[tuple[str, EncodedRows]]:
+    """The messages of each log, in the order they have; a part says for every row which of the names it is for.
+
+    Raises Refused when they are too many for a block.
+    """
+    if not parts:
+        return []
+    target = pa.concat_arrays([index for _, index in parts])
+    order = pc.sort_indices(target)  # a stable sort
+    table = pa.Table.from_batches([batch_of_block(block, 0, block.count, _STORED) for block, _ in parts])
+    sources, index = _merged_sources([block for block, _ in parts])
+    return _runs(table.take(order), sources, index.take(order), target.take(order), names, 0)
+
+
+def copy_to_logs(
+    table: pa.Table, rows: pa.Array, target: pa.Array, names: Sequence[str], time_us: int
+) -> list[tuple[str, EncodedRows]]:
+    """Copies of messages for each log, as published at `time_us`: of this row of the table for that one of the names.
+
+    The table has the columns of storage/arrow.py. Raises Refused when they are too many for a block.
+    """
+    if not len(rows):
+        return []
+    order = pc.sort_indices(target)
+    chosen = rows.take(order)
+    sources, index = _sources_of(table)
+    stored = table.select(list(_STORED)).combine_chunks()
+    return _runs(stored.take(chosen), sources, index.take(chosen), target.take(order), names, time_us)
+
+
+def _runs(
+    table: pa.Table, sources: Sequence[Source], index: pa.Array, target: pa.Array, names: Sequence[str], time_us: int
+) -> list[tuple[str, EncodedRows]]:
+    """Rows that are in order as a block, and the run of them that each log has; times are their own, or `time_us`."""
+    rows = table.combine_chunks()
+    payloads = rows.column("payload").combine_chunks()
+    columns = Columns(*var_length(payloads))
+    if not time_us:
+        columns.times = bytes_of(rows.column("timestamp").combine_chunks().cast(pa.int64()))
+    expires = _merged_times(rows, "expires_at")
+    columns.expires = _unless_zero(expires)
+    columns.not_before = _unless_zero(_merged_times(rows, "not_before"))
+    columns.priority = _unless_zero(rows.column("priority").combine_chunks())
+    properties_at, columns.properties = var_length(rows.column("properties").combine_chunks())
+    columns.properties_at = properties_at if columns.properties else b""
+    if len(sources) > 1:
+        columns.source_index = bytes_of(index)
+    block = assemble_block(rows.num_rows, time_us, sources, columns)
+    return _rows_by_log(block, target, names, payloads, expires)
+
+
+def _rows_by_log(
+    block: Block, target: pa.Array, names: Sequence[str], payloads: pa.Array, expires: pa.Array
+) -> list[tuple[str, EncodedRows]]:
+    ends = pc.if_else(pc.equal(expires, 0), pa.scalar(_NEVER, pa.int64()), expires)
+    facts = pa.table({"log": target, "size": pc.binary_length(payloads), "end": ends})
+    wanted = [("size", "count"), ("size", "sum"), ("size", "max"), ("end", "min")]
+    found: list[tuple[str, EncodedRows]] = []
+    start = 0
+    for row in facts.group_by("log", use_threads=False).aggregate(wanted).to_pylist():
+        first_us = row["end_min"] if row["end_min"] < _NEVER else 0
+        rows = EncodedRows(block, start, row["size_count"], row["size_sum"], row["size_max"], first_us)
+        found.append((names[row["log"]], rows))
+        start += rows.count
+    return found
+
+
+def _merged_sources(blocks: Sequence[Block]) -> tuple[list[Source], pa.Array]:
+    """All sources, and which of them each row has."""
+    numbers: dict[Source, int] = {}
+    index: list[pa.Array] = []
+    for block in blocks:
+        known = pa.array([numbers.setdefault(source, len(numbers)) for source in block.sources()], pa.int32())
+        own = block.source_index() if block.columns & SOURCE_INDEX else None
+        if own is None:
+            index.append(pa.repeat(known[0], block.count))
+        else:
+            index.append(known.take(pa.Array.from_buffers(pa.int32(), block.count, [None, pa.py_buffer(own)])))
+    return list(numbers), pa.concat_arrays(index)
+
+
+def _sources_of(table: pa.Table) -> tuple[list[Source], pa.Array]:
+    """The same for rows that have the columns of their sources."""
+    index = pa.repeat(pa.scalar(0, pa.int32()), table.num_rows)
+    for name in _OF_SOURCE:
+        coded = table.column(name).combine_chunks().dictionary_encode()
+        if len(coded.dictionary) > 1:  # numbered anew each time, so that no number is larger than there are rows
+            both = pc.add(pc.multiply(index.cast(pa.int64()), len(coded.dictionary)), coded.indices.cast(pa.int64()))
+            index = both.dictionary_encode().indices
+    firsts = first_rows(index)
+    values = [table.column(name).take(firsts).to_pylist() for name in _OF_SOURCE]
+    return [Source(*each) for each in zip(*values, strict=True)], index
+
+
+def _merged_times(rows: pa.Table, name: str) -> pa.Array:
+    return rows.column(name).combine_chunks().cast(pa.int64()).fill_null(0)
+
+
+def _unless_zero(column: pa.Array) -> bytes:
+    """The values of a column; nothing when all are 0."""
+    return bytes_of(column) if pc.max(column).as_py() else b""
+
+
+BLOCK_ROWS: Final = 16_384
+BLOCK_BYTES: Final = 4 << 20
+MAX_TOPICS: Final = 65_536
+_MAX_TIME_US: Final = 1 << 62
+_MAX_TOPIC_CHARACTERS: Final = 16_383
+_TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_KNOWN: Final = (
+    "payload", "topic", "routing_key", "headers", "content_type", "priority", "expires_in_ms", "deliver_at",
+)  # fmt: skip
+
+
+@final
+class Origin:
+    """What all messages of a write have in common."""
+
+    __slots__ = ("client_id", "exchange", "protocol", "time_us", "topic")
+
+    def __init__(self, topic: str, exchange: str, client_id: str, protocol: str, time_us: int) -> None:
+        self.topic = topic
+        """For rows that name none themselves."""
+        self.exchange = exchange
+        self.client_id = client_id
+        self.protocol = protocol
+        self.time_us = time_us
+
+
+def encode_table(table: pa.Table, origin: Origin) -> Iterator[EncodedBlock]:
+    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
+    _check_columns(table.schema)
+    rows = table.num_rows
+    at = 0
+    while at < rows:
+        per_row = max(1, table.nbytes // max(1, rows))
+        count = max(1, min(BLOCK_ROWS, BLOCK_BYTES // per_row, rows - at))
+        (batch,) = table.slice(at, count).combine_chunks().to_batches()
+        yield _encode_batch(batch, origin, at)
+        at += count
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    if "payload" not in schema.names:
+        raise Refused(f"the column payload is missing; there are: {', '.join(schema.names) or 'none'}")
+    for field in schema:
+        if field.name not in _KNOWN:
+            raise Refused(f"there is no column {field.name!r} in a message; there may be {', '.join(_KNOWN)}")
+        if schema.names.count(field.name) > 1:
+            raise Refused(f"the column {field.name!r} is there twice")
+    if "topic" in schema.names and "routing_key" in schema.names:
+        raise Refused("give one of the columns topic and routing_key: they are the same")
+
+
+def _encode_batch(batch: pa.RecordBatch, origin: Origin, row: int) -> EncodedBlock:
+    payloads = _binary_column(batch, "payload")
+    if payloads.null_count:
+        first = pc.index(payloads.is_null(), True).as_py()
+        raise Refused(f"the payload of row {row + first} is null; a message has one, if only an empty one")
+    payload_at, data = var_length(payloads)
+    columns = Columns(payload_at, data)
+    sources = _sources(batch, origin, columns)
+    first_expiry_us = _add_times(batch, origin, columns)
+    _add_priority(batch, columns)
+    _add_properties(batch, columns)
+    block = assemble_block(batch.num_rows, origin.time_us, sources, columns)
+    return EncodedBlock(block, pc.max(pc.binary_length(payloads)).as_py(), first_expiry_us)
+
+
+def _binary_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not any(is_text(column.type) for is_text in _TEXTS) and not pa.types.is_null(column.type):
+        raise Refused(f"the column {name!r} is {column.type}; it must be binary or text")
+    try:
+        return column.cast(pa.binary())
+    except pa.ArrowInvalid as error:
+        raise Refused(f"the column {name!r} cannot be stored: {error}") from error
+
+
+def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[Source]:
+    name = next((name for name in ("topic", "routing_key") if name in batch.schema.names), "")
+    if not name:
+        return [Source(origin.topic, origin.exchange, origin.client_id, origin.protocol, NATIVE)]
+    try:
+        texts = _binary_column(batch, name).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Refused(f"the column {name!r} is not UTF-8: {error}") from error
+    coded = texts.fill_null(origin.topic).dictionary_encode()
+    topics: list[str] = coded.dictionary.to_pylist()
+    if len(topics) > MAX_TOPICS or any([len(topic) > _MAX_TOPIC_CHARACTERS for topic in topics]):
+        raise Refused(f"a topic has more than {_MAX_TOPIC_CHARACTERS} characters")
+    if len(topics) > 1:
+        columns.source_index = bytes_of(coded.indices.cast(pa.int32()))
+    return [Source(topic, origin.exchange, origin.client_id, origin.protocol, NATIVE) for topic in topics]
+
+
+def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
+    """Expiry and delay; returns when the first message expires, 0 when none does."""
+    due = _numbers(batch, "deliver_at", pa.timestamp("us", tz="UTC"))
+    if due is not None:
+        columns.not_before = bytes_of(due)
+    lives = _numbers(batch, "expires_in_ms", pa.int64())
+    if lives is None:
+        return 0
+    if pc.min(lives).as_py() < 0 or pc.max(lives).as_py() > _MAX_TIME_US // 1000:
+        raise Refused("a value of the column 'expires_in_ms' is no time from now on")
+    start = pa.scalar(origin.time_us, pa.int64()) if due is None else pc.max_element_wise(due, origin.time_us)
+    ends = pc.add(pc.multiply(lives, 1000), start)
+    given = batch.column("expires_in_ms").is_valid()
+    expires = pc.if_else(given, ends, pa.scalar(0, pa.int64()))
+    columns.expires = bytes_of(expires)
+    first = pc.min(expires.filter(given)).as_py()
+    return first or 0
+
+
+def _numbers(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:
+    """A column of numbers or times with 0 for null; None when it is not there or says nothing."""
+    if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
+        return None
+    column = batch.column(name)
+    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(column.type):
+        raise Refused(f"the column {name!r} is {column.type}; it must be a timestamp")
+    try:
+        if pa.types.is_timestamp(kind) and column.type.tz is None:
+            column = column.cast(pa.timestamp("us")).cast(kind)
+        return column.cast(kind).cast(pa.int64()).fill_null(0)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Refused(f"the column {name!r} is {column.type} and cannot be stored: {error}") from error
+
+
+def _add_priority(batch: pa.RecordBatch, columns: Columns) -> None:
+    priorities = _numbers(batch, "priority", pa.int64())
+    if priorities is None:
+        return
+    if pc.min(priorities).as_py() < 0 or pc.max(priorities).as_py() > 255:
+        raise Refused("a value of the column 'priority' is not from 0 to 255")
+    columns.priority = bytes_of(priorities.cast(pa.uint8()))
+
+
+def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
+    """Content type and headers, as the native encoding has them: made once for all rows that have them in common."""
+    types = _binary_column(batch, "content_type").cast(pa.string()) if "content_type" in batch.schema.names else None
+    headers = _headers(batch)
+    keys = [_key_of_text(types)] if types is not None and types.null_count < len(types) else []
+    keys += [_key_of_headers(headers)] if headers is not None and headers.null_count < len(headers) else []
+    if not keys:
+        return
+    coded = pc.binary_join_element_wise(*keys, pa.scalar("", pa.large_string())).dictionary_encode()
+    firsts = first_rows(coded.indices)
+    said = types.take(firsts).to_pylist() if types is not None else [None] * len(firsts)
+    tables = headers.take(firsts).to_pylist() if headers is not None else [None] * len(firsts)
+    distinct = pa.array([_encoded_row(kind, table) for kind, table in zip(said, tables, strict=True)], pa.binary())
+    columns.properties_at, columns.properties = var_length(distinct.take(coded.indices))
+    if not columns.properties:
+        columns.properties_at = b""
+
+
+def _headers(batch: pa.RecordBatch) -> pa.MapArray | None:
+    """The column of headers; None when it is not there, or says nothing. Raises Refused when it is no map of texts."""
+    if "headers" not in batch.schema.names or pa.types.is_null(batch.column("headers").type):
+        return None
+    headers = batch.column("headers")
+    kind = headers.type
+    if not pa.types.is_map(kind) or not (_is_text(kind.key_type) and _is_text(kind.item_type)):
+        raise Refused(f"the column 'headers' is {kind}; it must be a map of text to text")
+    return headers
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _key_of_text(texts: pa.Array) -> pa.Array:
+    """What tells the texts apart, also when something is put behind it: their length and they themselves."""
+    known = texts.cast(pa.large_string())
+    length = pc.binary_length(known).cast(pa.large_string()).fill_null("-")
+    return pc.binary_join_element_wise(length, known.fill_null(""), pa.scalar(":", pa.large_string()))
+
+
+def _key_of_headers(headers: pa.MapArray) -> pa.Array:
+    """The same for maps."""
+    nothing = pa.scalar("", pa.large_string())
+    pairs = pc.binary_join_element_wise(_key_of_text(headers.keys), _key_of_text(headers.items), nothing)
+    lists = pa.LargeListArray.from_arrays(headers.offsets.cast(pa.int64()), pairs)
+    return pc.if_else(headers.is_null(), pa.scalar("-", pa.large_string()), pc.binary_join(lists, nothing))
+
+
+def _encoded_row(content_type: str | None, headers: object) -> bytes:
+    values: dict[str, object] = {}
+    if content_type:
+        values["content_type"] = content_type
+    if isinstance(headers, list):
+        values["headers"] = {name: value for name, value in headers if value is not None}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode() if values else b""

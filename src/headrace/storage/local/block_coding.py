@@ -1,0 +1,174 @@
+"""Messages to blocks and blocks to messages, number by number. The layout is drawn in block.py."""
+
+import struct
+from array import array
+
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
+from mypy_extensions import i64
+
+from headrace.errors import Refused
+from headrace.model import Message, Source
+from headrace.storage.local.block import (
+    EXPIRES,
+    NOT_BEFORE,
+    PAD,
+    PRIORITY,
+    PROPERTIES,
+    SOURCE_INDEX,
+    VERSION,
+    Block,
+    add_column,
+    encode_sources,
+    seal_block,
+)
+
+
+def decode_messages(block: Block, start: int, stop: int) -> list[Message]:
+    """The messages of rows `start` up to but not including `stop`."""
+    body, sources, columns = block.body, block.sources(), block.columns
+    row: i64 = start
+    end: i64 = stop
+    payloads: i64 = block.at_payloads
+    payload_at: i64 = block.at_payload_at
+    properties_from: i64 = block.at_properties
+    properties_at: i64 = block.at_properties_at
+    source, properties = sources[0], b""
+    priority = expires_us = not_before_us = 0
+    low = payloads + i64(read_i32_le(body, payload_at + 4 * row))
+    properties_low = properties_from
+    if columns & PROPERTIES:
+        properties_low += i64(read_i32_le(body, properties_at + 4 * row))
+    is_plain = not columns & (EXPIRES | NOT_BEFORE | PRIORITY)
+    found: list[Message] = []
+    while row < end:
+        high = payloads + i64(read_i32_le(body, payload_at + 4 * row + 4))
+        if columns & SOURCE_INDEX:
+            source = sources[read_i32_le(body, i64(block.at_source_index) + 4 * row)]
+        if columns & PROPERTIES:
+            properties_high = properties_from + i64(read_i32_le(body, properties_at + 4 * row + 4))
+            properties = body[properties_low:properties_high]
+            properties_low = properties_high
+        if not is_plain:
+            priority = body[block.at_priority + row] if columns & PRIORITY else 0
+            expires_us = read_i64_le(body, i64(block.at_expires) + 8 * row) if columns & EXPIRES else 0
+            not_before_us = read_i64_le(body, i64(block.at_not_before) + 8 * row) if columns & NOT_BEFORE else 0
+        time_us = read_i64_le(body, 8 * row)
+        found.append(Message(source, body[low:high], time_us, properties, priority, expires_us, not_before_us))
+        low = high
+        row += 1
+    return found
+
+
+def encode_block(base: int, messages: list[Message]) -> Block:
+    """Encode messages, the first of which has offset `base`.
+
+    Raises Refused when a column would pass 2 GiB, a topic 65535 bytes, or a number its column.
+    """
+    try:
+        return _encode_block(base, messages)
+    except (OverflowError, ValueError, struct.error) as error:
+        raise Refused(f"messages cannot be stored: {error}") from error
+
+
+def _encode_block(base: int, messages: list[Message]) -> Block:
+    # One pass per column: compiled, a number is written in 20 instructions, where packing it takes 150.
+    times, max_time_us = _encode_timestamps(messages)
+    parts: list[bytes] = [times]
+    columns = 0
+    is_plain = _are_plain(messages)
+    if not is_plain:
+        columns = _encode_times(messages, parts)
+    sources, source_index = _encode_source_index(messages)
+    if source_index:
+        columns |= SOURCE_INDEX
+        add_column(parts, source_index)
+    properties = [message.properties for message in messages]
+    properties_bytes = 0
+    if any(properties):
+        columns |= PROPERTIES
+        properties_at, properties_bytes = _encode_bounds(properties)
+        add_column(parts, properties_at)
+    payloads = [message.payload for message in messages]
+    payload_at, payload_bytes = _encode_bounds(payloads)
+    add_column(parts, payload_at)
+    if not is_plain and any([message.priority for message in messages]):
+        columns |= PRIORITY
+        add_column(parts, bytes([message.priority for message in messages]))
+    source_table = encode_sources(sources)
+    add_column(parts, source_table)
+    if properties_bytes:
+        parts += properties
+        parts.append(PAD[properties_bytes % 8])
+    parts += payloads
+    parts.append(PAD[payload_bytes % 8])
+    body = b"".join(parts)
+    fields = (
+        VERSION, columns, len(body), len(messages), len(sources), base, messages[0].timestamp_us, max_time_us,
+        len(source_table), properties_bytes, payload_bytes,
+    )  # fmt: skip
+    block = seal_block(fields, body)
+    block.know_sources(sources)
+    return block
+
+
+def _encode_timestamps(messages: list[Message]) -> tuple[bytes, int]:
+    """When each was published, and the latest of these times."""
+    out = BytesWriter()
+    max_time_us = messages[0].timestamp_us
+    for message in messages:
+        time_us = message.timestamp_us
+        write_i64_le(out, time_us)
+        if time_us > max_time_us:
+            max_time_us = time_us
+    return out.getvalue(), max_time_us
+
+
+def _are_plain(messages: list[Message]) -> bool:
+    """Whether they have none of what most messages do not have."""
+    for message in messages:
+        if message.expires_us or message.not_before_us or message.priority:
+            return False
+    return True
+
+
+def _encode_source_index(messages: list[Message]) -> tuple[list[Source], bytes]:
+    """The sources, and which of them each message has; b"" when all have the first."""
+    first = messages[0].source
+    if not any([message.source is not first for message in messages]):
+        return [first], b""
+    out = BytesWriter()
+    sources: list[Source] = []
+    for message in messages:
+        source = message.source
+        place = source.place  # another thread may write there: it counts only if the source is found there
+        if place >= len(sources) or sources[place] is not source:
+            place = len(sources)
+            source.place = place
+            sources.append(source)
+        write_i32_le(out, place)
+    return sources, out.getvalue()
+
+
+def _encode_bounds(texts: list[bytes]) -> tuple[bytes, int]:
+    """Where each of these begins when they stand one behind the other and where the last one ends; the latter again."""
+    out = BytesWriter()
+    at = 0
+    write_i32_le(out, at)
+    for text in texts:
+        at += len(text)
+        write_i32_le(out, at)
+    return out.getvalue(), at
+
+
+def _encode_times(messages: list[Message], parts: list[bytes]) -> int:
+    """The columns of times that few messages have, where any has; returns their flags."""
+    columns = 0
+    expires = [message.expires_us for message in messages]
+    if any(expires):
+        columns |= EXPIRES
+        parts.append(array("q", expires).tobytes())
+    not_before = [message.not_before_us for message in messages]
+    if any(not_before):
+        columns |= NOT_BEFORE
+        parts.append(array("q", not_before).tobytes())
+    return columns

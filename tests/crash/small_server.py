@@ -1,0 +1,34 @@
+"""`headrace` with files so small that a short run fills, flushes, checkpoints and recycles them many times.
+
+python -m tests.crash.small_server serve ...
+"""
+
+import sys
+
+from headrace import cli, serving
+from headrace.cli import serve
+from headrace.config.settings import Settings
+from headrace.launch import Launch
+from headrace.storage.api import Engine, Wake
+from headrace.storage.local.engine import LocalEngine, LocalSettings
+
+SMALL = LocalSettings(
+    journal_file_bytes=64 << 10,
+    checkpoint_bytes=96 << 10,
+    tail_bytes=12 << 10,
+    segment_bytes=16 << 10,
+    own_files=6,
+)
+
+
+def _open(settings: Settings, wake: Wake) -> Engine:
+    return LocalEngine(settings.storage.data, wake, SMALL)
+
+
+def _become(launch: Launch) -> None:
+    sys.exit(serving.run(launch, _open))
+
+
+if __name__ == "__main__":
+    serve.become = _become  # type: ignore[assignment, attr-defined]
+    cli.main()
