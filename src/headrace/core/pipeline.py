@@ -172,7 +172,6 @@ class Line:
     def seal(self) -> None:
         """Whatever follows is stored after what is staged now, not together with it."""
         if not self.turn.is_empty:
-            self._store_memory(self.turn)
             self._sealed.append(self._close())
         self.open()
 
@@ -346,7 +345,10 @@ class Line:
         self._store_memory(self.turn)
 
     def _close(self) -> Turn:
-        turn, self.turn = self.turn, Turn()
+        turn = self.turn
+        if turn.touched_in_memory or turn.passing or turn.moved or not turn.memory.is_empty:
+            self._store_memory(turn)  # a transaction that became visible after the last delivery adds to it
+        self.turn = Turn()
         self.held_until_us = 0
         for queue in turn.touched:
             if not queue.deleted:
