@@ -88,7 +88,7 @@ _numbers: Final = itertools.count(1)
 
 
 @final
-class Batches:
+class Appends:
     """The queues in the order in which they got something, and what that is.
 
     A queue has the number of those that it is in, and its place there: with a message for each of a thousand queues,
@@ -117,24 +117,24 @@ class Batches:
             self._is_counted = True
         size_bytes = len(message.payload)
         self.size_bytes += size_bytes
-        if queue.batches == self._number:
-            self.appends[queue.batch].add(message, size_bytes)
+        if queue.appends_number == self._number:
+            self.appends[queue.append_at].add(message, size_bytes)
         else:
             self._begin(queue, Append("", [message], size_bytes, at=queue.log))
 
     def add_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list belongs to this from now on."""
         self.size_bytes += size_bytes
-        if queue.batches == self._number:
-            self.appends[queue.batch].extend(messages, size_bytes)
+        if queue.appends_number == self._number:
+            self.appends[queue.append_at].extend(messages, size_bytes)
         else:
             self._begin(queue, Append("", messages, size_bytes, at=queue.log))
 
     def _begin(self, queue: "Queue", append: Append) -> None:
         if not queue.deliver_before_sync:
             self.deliver_before_sync = False
-        queue.batches = self._number
-        queue.batch = len(self.queues)
+        queue.appends_number = self._number
+        queue.append_at = len(self.queues)
         self.queues.append(queue)
         self.appends.append(append)
 
@@ -177,7 +177,7 @@ class Copied:
 
 
 @final
-class Turn:
+class Batch:
     """Changes that go into the logs together. What clients publish may fail; what is moved or settled is retried."""
 
     __slots__ = (
@@ -198,12 +198,12 @@ class Turn:
         "memory",
         "moved",
         "number",
-        "passing",
         "published",
         "sent_us",
         "size_bytes",
         "touched",
         "touched_in_memory",
+        "transient",
         "used",
     )
 
@@ -211,9 +211,9 @@ class Turn:
         self.number = next(_numbers)
         self.durable = Commit()
         self.memory = Commit()
-        self.published = Batches()
+        self.published = Appends()
         """What clients published to durable queues."""
-        self.passing = Batches()
+        self.transient = Appends()
         """The same for queues that only memory holds."""
         self.encoded: dict[Queue, list[Encoded]] = {}
         """What they published to durable queues in bulk."""
@@ -266,7 +266,7 @@ class Turn:
 
     def publish(self, queue: "Queue", message: Message) -> None:
         self.size_bytes += len(message.payload)
-        (self.published if queue.durable else self.passing).add(queue, message)
+        (self.published if queue.durable else self.transient).add(queue, message)
 
     def wait_until(self, due_us: int) -> None:
         """Have publishers wait until then, at most."""
@@ -276,7 +276,7 @@ class Turn:
     def publish_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """The list is the turn's from now on."""
         self.size_bytes += size_bytes
-        (self.published if queue.durable else self.passing).add_all(queue, messages, size_bytes)
+        (self.published if queue.durable else self.transient).add_all(queue, messages, size_bytes)
 
     def publish_encoded(self, queue: "Queue", rows: Encoded) -> None:
         self.size_bytes += rows.payload_bytes
@@ -300,7 +300,7 @@ class Turn:
 
     def can_wait(self, most_steps: int) -> bool:
         """Whether there is nothing but a few settlements in it, which nobody waits for."""
-        if self.published or self.passing or self.moved or self.copied or self.confirms:
+        if self.published or self.transient or self.moved or self.copied or self.confirms:
             return False
         if self.memory.steps or self.is_awaited or self.entered:
             return False
@@ -344,7 +344,7 @@ class Turn:
 
     @property
     def is_empty(self) -> bool:
-        if self.published or self.passing or self.encoded or self.moved or self.copied:
+        if self.published or self.transient or self.encoded or self.moved or self.copied:
             return False
         if (
             self.confirms
@@ -364,7 +364,7 @@ class Turn:
         self.ack_due_us = 0
         self.confirms.tell(error)
 
-    def tell(self, error: HeadraceError | None, before: "Turn | None") -> None:
+    def tell(self, error: HeadraceError | None, before: "Batch | None") -> None:
         """Tell the publishers how the turn ended, after those of the turn `before`, which is not synced yet."""
         if before is None:
             self.confirms.tell(error)
@@ -374,7 +374,7 @@ class Turn:
             if self.ack_due_us:
                 before.wait_until(self.ack_due_us)
 
-    def refuse(self, error: HeadraceError, before: "Turn | None") -> None:
+    def refuse(self, error: HeadraceError, before: "Batch | None") -> None:
         """Tell the publishers, in their order, that nothing came of it; what else is in the turn stays."""
         self.unstage()
         for key in self.dedup_keys:
@@ -394,12 +394,12 @@ class Turn:
 
     def unstage(self) -> None:
         """Have nothing of what clients published go into the logs."""
-        for batches in (self.published, self.passing):
-            batches.unstage()
+        for appends_number in (self.published, self.transient):
+            appends_number.unstage()
         for queue, parts in self.encoded.items():
             queue.unstaged_encoded(parts)
-        self.published = Batches()
-        self.passing = Batches()
+        self.published = Appends()
+        self.transient = Appends()
         self.encoded = {}
 
     def forget_log(self, commit: Commit, name: str) -> None:

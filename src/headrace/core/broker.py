@@ -15,7 +15,7 @@ from headrace.core.batch import Confirm, ConfirmAll
 from headrace.core.feeds.feed import Follower
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
-from headrace.core.pipeline import Line, Schedule, take_steps, together
+from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
 from headrace.core.properties import Codecs
 from headrace.core.publishing import Bulk, Publishing
 from headrace.core.pubsub.pubsub import PubSub, SessionQueues
@@ -47,8 +47,8 @@ from headrace.storage.group_state import STREAM, WORK
 class Groups:
     """The groups of one virtual host. Each call is about one queue and one group."""
 
-    def __init__(self, line: Line, queues: Queues, clock: Clock) -> None:
-        self._line = line
+    def __init__(self, pipeline: CommitPipeline, queues: Queues, clock: Clock) -> None:
+        self._pipeline = pipeline
         self._queues = queues
         self._clock = clock
 
@@ -60,14 +60,14 @@ class Groups:
             return  # settled already, as by PUBACK, or read without being held
         if consumer is None or consumer.group is not members:  # a transaction may be about to settle it
             raise Refused(f"offset {offset} of queue {name!r} is not pending in group {group!r}")
-        members.settle(self._line.open(), consumer, offset, outcome, self._clock.now_us())
-        self._line.pump_soon(members.queue)
+        members.settle(self._pipeline.open(), consumer, offset, outcome, self._clock.now_us())
+        self._pipeline.pump_soon(members.queue)
 
     def commit(self, name: str, group: str, offset: int) -> None:
         """Everything below `offset` is processed by a stream group. Raises Refused above its cursor."""
         members = self._stream(name, group, "acknowledge messages instead")
-        members.commit(self._line.open(), offset)
-        self._line.pump_soon(members.queue)
+        members.commit(self._pipeline.open(), offset)
+        self._pipeline.pump_soon(members.queue)
 
     def report(self, name: str, group: str, offset: int) -> None:
         """A reader of its own, such as a Spark query, is done with everything below `offset`; the group is made.
@@ -75,18 +75,18 @@ class Groups:
         Raises NotFound, Refused when the group is a work group or has consumers, Corrupt.
         """
         queue = self._queues.usable(name, self._queues.topology.queue(name).owner)
-        members = group_named(queue, self._line.open(), group, STREAM, "", True)
+        members = group_named(queue, self._pipeline.open(), group, STREAM, "", True)
         if not isinstance(members, StreamGroup) or len(members.consumers):
             raise Refused(f"group {group!r} of queue {name!r} has consumers of its own: use another name")
-        members.seek(self._line.open(), offset)
+        members.seek(self._pipeline.open(), offset)
         if queue.definition.retention.keep_until_archived:
-            queue.disposal.retain(self._line.open(), self._clock.now_us())
+            queue.disposal.retain(self._pipeline.open(), self._clock.now_us())
 
     def seek(self, name: str, group: str, position: object) -> None:
         """Have a stream group go on reading elsewhere."""
         members = self._stream(name, group, "it cannot be moved")
-        members.seek(self._line.open(), offset_at(members.queue, parse_position(position)))
-        self._line.pump_soon(members.queue)
+        members.seek(self._pipeline.open(), offset_at(members.queue, parse_position(position)))
+        self._pipeline.pump_soon(members.queue)
 
     def delete(self, name: str, group: str) -> int:
         """Forget a group; returns how many messages it had not finished. Raises NotFound, Refused.
@@ -101,17 +101,17 @@ class Groups:
         if isinstance(members, WorkGroup) and not queue.is_stream:
             _check_forgettable(queue, members)
         unfinished = members.lag
-        turn = self._line.open()
-        remove_group(queue, turn, group)
-        self._queues.pauses.forget(turn, members)
+        batch = self._pipeline.open()
+        remove_group(queue, batch, group)
+        self._queues.pauses.forget(batch, members)
         return unfinished
 
     def pause(self, name: str, group: str, is_paused: bool = True) -> None:
         """Deliver nothing to a group from now on, over restarts too, or go on. What is with consumers stays there."""
         members = self._find(name, group)
         if members.is_paused != is_paused:
-            self._queues.pauses.set(self._line.open(), members, is_paused)
-            self._line.pump_soon(members.queue)
+            self._queues.pauses.set(self._pipeline.open(), members, is_paused)
+            self._pipeline.pump_soon(members.queue)
 
     def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
         """What a group has delivered and not settled: who holds which offset until when. Raises NotFound, Corrupt."""
@@ -171,9 +171,9 @@ _GIVEN_BACK: Final = 5
 class Consuming:
     """The way of consumers into the groups of one virtual host, and out again."""
 
-    def __init__(self, queues: Queues, line: Line, clock: Clock) -> None:
+    def __init__(self, queues: Queues, pipeline: CommitPipeline, clock: Clock) -> None:
         self._queues = queues
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
 
     def join(
@@ -192,8 +192,8 @@ class Consuming:
         place = parse_position(position)
         mode = mode or mode_to_join(queue, group)
         group = effective_group(group or (consumer.name if mode == STREAM else DEFAULT_GROUP), key_filter)
-        turn = self._line.open()
-        members = group_named(queue, turn, group, mode, key_filter, auto_commit)
+        batch = self._pipeline.open()
+        members = group_named(queue, batch, group, mode, key_filter, auto_commit)
         if queue.definition.kind == EPHEMERAL:
             consumer.auto_ack = True
         if isinstance(members, StreamGroup):
@@ -206,8 +206,8 @@ class Consuming:
         queue.had_consumers = True
         queue.touch(self._clock.now_us())
         if isinstance(members, StreamGroup) and place[0] != RESUME and is_first:
-            members.seek(turn, offset_at(queue, place))
-        self._line.pump_soon(queue)
+            members.seek(batch, offset_at(queue, place))
+        self._pipeline.pump_soon(queue)
         return members
 
     def leave(self, consumer: Consumer, keep: bool) -> None:
@@ -220,11 +220,11 @@ class Consuming:
             group.consumers.leave(consumer)
             queue.touch(self._clock.now_us())
         else:
-            queue.leave(self._line.open(), consumer, self._clock.now_us())
+            queue.leave(self._pipeline.open(), consumer, self._clock.now_us())
         if queue.definition.auto_delete and queue.had_consumers and not queue.consumers:
             self._queues.drop(queue)
         else:
-            self._line.pump_soon(queue)
+            self._pipeline.pump_soon(queue)
 
     def give_back(self, consumer: Consumer) -> Iterator[None]:
         """See Broker.give_back."""
@@ -237,26 +237,28 @@ class Consuming:
             for start in range(0, len(held), _GIVEN_BACK):
                 if consumer.group is not group:
                     return  # the queue is gone
-                group.give_back(self._line.open(), consumer, held[start : start + _GIVEN_BACK], self._clock.now_us())
-                self._line.pump_soon(group.queue)
+                group.give_back(
+                    self._pipeline.open(), consumer, held[start : start + _GIVEN_BACK], self._clock.now_us()
+                )
+                self._pipeline.pump_soon(group.queue)
                 yield
         finally:
             group.returning -= 1
-            self._line.pump_soon(group.queue)
+            self._pipeline.pump_soon(group.queue)
 
     def take(self, name: str, consumer: Consumer, group: str) -> Delivery | None:
         """See Broker.get."""
         queue = self._queues.usable(name, consumer.owner)
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: consume it, single messages cannot be taken from it")
-        turn = self._line.open()
-        members = group_named(queue, turn, group or DEFAULT_GROUP, WORK)
+        batch = self._pipeline.open()
+        members = group_named(queue, batch, group or DEFAULT_GROUP, WORK)
         queue.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         if consumer.group not in (None, members):
             raise Refused(f"consumer {consumer.name!r} takes from another group: one consumer serves one group")
         try:
-            delivery = take_one(members, turn, consumer, self._clock.now_us())
+            delivery = take_one(members, batch, consumer, self._clock.now_us())
         except Corrupt as error:
             queue.refuse(error)
             raise
@@ -296,10 +298,10 @@ _KEYS_AT_ONCE: Final = 1000
 class Administration:
     """One virtual host, as its configuration and whoever may delete it see it."""
 
-    def __init__(self, engine: Engine, queues: Queues, line: Line, clock: Clock) -> None:
+    def __init__(self, engine: Engine, queues: Queues, pipeline: CommitPipeline, clock: Clock) -> None:
         self._engine = engine
         self._queues = queues
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
         self.on_dissolved: dict[object, Callable[[], None]] = {}
         """See Broker.on_dissolved."""
@@ -322,7 +324,7 @@ class Administration:
     def limit(self, unwritten_bytes: int, memory_bytes: int, auto_commit_ms: int) -> None:
         """What may be on its way to the disk, and in queues in memory, before publishers have to wait; and how often
         streams' readers that commit by themselves have their progress stored."""
-        self._line.flow.limit(unwritten_bytes, memory_bytes)
+        self._pipeline.flow.limit(unwritten_bytes, memory_bytes)
         self._queues.auto_commit_us = auto_commit_ms * 1000
 
     def dissolve(self, dissolved: Callable[[Commit], None]) -> None:
@@ -333,26 +335,26 @@ class Administration:
         """
         for tell in list(self.on_dissolved.values()):
             tell()
-        take_steps(self._line, self._remove_all(), lambda: dissolved(self._line.open().durable))
+        take_steps(self._pipeline, self._remove_all(), lambda: dissolved(self._pipeline.open().durable))
 
     def _remove_all(self) -> Iterator[None]:
         yield from self._queues.drop_all()
         for table in _TABLES:
             for number, (key, _) in enumerate(list(self._engine.items(table)), 1):
                 if unscoped(self._queues.topology.host, key.decode(errors="replace")) is not None:
-                    self._line.open().durable.delete(table, key)
+                    self._pipeline.open().durable.delete(table, key)
                 if number % _KEYS_AT_ONCE == 0:
                     yield
-        for table, key in self._line.staged_keys():
-            self._line.open().durable.delete(table, key)
+        for table, key in self._pipeline.staged_keys():
+            self._pipeline.open().durable.delete(table, key)
 
     def end(self, confirm: Confirm, ended: Callable[[], None]) -> None:
         """Store what is staged, and nothing that comes after. `ended` is called when that is done, however long it
         takes; `confirm` hears of the first attempt."""
-        turn = self._line.open()
-        turn.is_barrier = True
-        turn.confirms.add(confirm)
-        self._line.end(ended)
+        batch = self._pipeline.open()
+        batch.is_barrier = True
+        batch.confirms.add(confirm)
+        self._pipeline.end(ended)
 
 
 _log: Final = logging.getLogger("headrace.core")
@@ -379,21 +381,21 @@ class Broker:
         self.codecs = codecs or Codecs()
         self.topology = Topology(host)
         self._flow = flow or Flow()
-        self._line = Line(engine, clock, schedule, self._flow)
-        self._queues = Queues(engine, clock, self._line, self.topology, self.codecs, replication_group)
+        self._pipeline = CommitPipeline(engine, clock, schedule, self._flow)
+        self._queues = Queues(engine, clock, self._pipeline, self.topology, self.codecs, replication_group)
         self.topology.load(engine)
-        inner = SessionQueues(engine, host, self._line, clock, self._queues)
+        inner = SessionQueues(engine, host, self._pipeline, clock, self._queues)
         self.pubsub = PubSub(self.topology, Retained(engine, host, bounds), inner, bounds)
         store = SessionStore(engine, host)
-        self.sessions = Sessions(clock, self._line, self.pubsub, store, self._publish_will)
-        self._consuming = Consuming(self._queues, self._line, clock)
-        self._publishing = Publishing(self._queues, self.pubsub, self._line, clock)
+        self.sessions = Sessions(clock, self._pipeline, self.pubsub, store, self._publish_will)
+        self._consuming = Consuming(self._queues, self._pipeline, clock)
+        self._publishing = Publishing(self._queues, self.pubsub, self._pipeline, clock)
         self.ledger = Ledger(engine, host)
-        self.kept = ProtocolStore(engine, host, self._line)
+        self.kept = ProtocolStore(engine, host, self._pipeline)
         self.dead_letters = self._queues.dead_letters
-        self.claims = Claims(self._line, self._queues, clock)
-        self.groups = Groups(self._line, self._queues, clock)
-        self.administration = Administration(engine, self._queues, self._line, clock)
+        self.claims = Claims(self._pipeline, self._queues, clock)
+        self.groups = Groups(self._pipeline, self._queues, clock)
+        self.administration = Administration(engine, self._queues, self._pipeline, clock)
         self.on_dissolved = self.administration.on_dissolved
         """By whose they are. Called when the virtual host is deleted: connections to it must end."""
 
@@ -481,11 +483,11 @@ class Broker:
 
     def keep(self, session: Session, message: Message) -> None:
         """Have a message wait for a session that is marked for it: see session.py."""
-        self.pubsub.keep(self._line.open(), session, message)
+        self.pubsub.keep(self._pipeline.open(), session, message)
 
     def hand_over(self, delivery: Delivery, session: Session, message: Message) -> None:
         """Have a delivery of what several share be this session's alone: it waits for it, and for nobody else."""
-        self.pubsub.hand_over(self._line.open(), session, message)
+        self.pubsub.hand_over(self._pipeline.open(), session, message)
         self.settle(delivery, ACK)
 
     def _publish_will(self, will: Will) -> None:
@@ -513,7 +515,7 @@ class Broker:
     def bulk(self) -> Bulk:
         """Publish many encoded messages as one: add them to what is returned, then commit or undo it."""
         now_us = self._clock.now_us()
-        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._line, self.ledger, now_us)
+        return Bulk(self.topology, self._queues, self.pubsub, self.codecs, self._pipeline, self.ledger, now_us)
 
     # -- queues ------------------------------------------------------------------------------------------------------
 
@@ -545,9 +547,9 @@ class Broker:
         queue = self._queues.usable(name, owner)
         if queue.definition.is_stream:
             raise Refused(f"queue '{name}' is a stream: what it drops is up to its retention")
-        turn = self._line.open()
-        count = queue.disposal.purge(turn)
-        turn.is_promised = turn.is_promised or (count > 0 and queue.durable)
+        batch = self._pipeline.open()
+        count = queue.disposal.purge(batch)
+        batch.is_promised = batch.is_promised or (count > 0 and queue.durable)
         return count
 
     def release_owner(self, owner: object) -> None:
@@ -557,23 +559,23 @@ class Broker:
     # -- exchanges ---------------------------------------------------------------------------------------------------
 
     def declare_exchange(self, exchange: Exchange, passive: bool = False) -> None:
-        self.topology.declare_exchange(self._line.open(), exchange, passive)
+        self.topology.declare_exchange(self._pipeline.open(), exchange, passive)
 
     def delete_exchange(self, name: str, if_unused: bool = False) -> None:
-        self.topology.delete_exchange(self._line.open(), name, if_unused)
+        self.topology.delete_exchange(self._pipeline.open(), name, if_unused)
 
     def bind(self, binding: Binding, owner: object = None) -> None:
         """Raises NotFound, ResourceLocked, AccessRefused, PreconditionFailed."""
         if not binding.to_exchange:
             self._queues.find(binding.destination, owner)
-        self.topology.bind(self._line.open(), binding)
+        self.topology.bind(self._pipeline.open(), binding)
 
     def unbind(self, binding: Binding, owner: object = None) -> None:
         """Raises NotFound for the exchange, ResourceLocked; a binding that is not there is no error."""
         queue = self.topology.queues.get(binding.destination)
         if queue is not None and not binding.to_exchange:
             self._queues.check_owner(queue, owner)
-        self.topology.unbind(self._line.open(), binding)
+        self.topology.unbind(self._pipeline.open(), binding)
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
@@ -610,7 +612,7 @@ class Broker:
 
     def in_steps(self, steps: Iterator[None]) -> None:
         """Do what is long, each step of which does little: the first hundred now, and as many in each turn."""
-        take_steps(self._line, together(steps))
+        take_steps(self._pipeline, together(steps))
 
     def get(self, name: str, consumer: Consumer, group: str = "") -> Delivery | None:
         """One message for a consumer that asks for it, None when none waits.
@@ -632,7 +634,7 @@ class Broker:
     def allow_browser(self, browser: Browser, count: int) -> None:
         """Let a browser be shown `count` more messages and then no more; 0 pauses it."""
         browser.allowance = count
-        self._line.pump_soon(browser.queue)
+        self._pipeline.pump_soon(browser.queue)
 
     def end_browser(self, browser: Browser) -> None:
         """It wants to see nothing more."""
@@ -662,7 +664,7 @@ class Broker:
     def _has_room(self, consumer: Consumer) -> None:
         consumer.wake()
         if consumer.group is not None:
-            self._line.pump_soon(consumer.group.queue)
+            self._pipeline.pump_soon(consumer.group.queue)
 
     def settle(self, delivery: Delivery, outcome: int = ACK) -> None:
         """End a delivery: ACK, NACK, REJECT or RELEASE. Raises Refused when it is not pending any more.
@@ -674,13 +676,13 @@ class Broker:
             delivery.consumer.release(delivery.offset)
             return
         now_us = self._clock.now_us()
-        group.settle(self._line.turn, delivery.consumer, delivery.offset, outcome, now_us)
+        group.settle(self._pipeline.batch, delivery.consumer, delivery.offset, outcome, now_us)
         if outcome != ACK:
             group.queue.wake_at(now_us)  # what comes back may have expired meanwhile
         if outcome == ACK and group.is_drained:
-            self._line.settled()
+            self._pipeline.settled()
         else:
-            self._line.pump_soon(group.queue)
+            self._pipeline.pump_soon(group.queue)
 
     def settle_all(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
         """End many deliveries in their order, some hundred in each turn; those not pending any more are passed over.
@@ -689,7 +691,7 @@ class Broker:
         when it leaves goes back in line.
         """
         steps = self._settle_each(deliveries, outcome)
-        take_steps(self._line, together(steps))
+        take_steps(self._pipeline, together(steps))
         return steps
 
     def _settle_each(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
@@ -705,11 +707,11 @@ class Broker:
         finally:
             for group in groups:
                 group.returning -= 1
-                self._line.pump_soon(group.queue)
+                self._pipeline.pump_soon(group.queue)
 
     def acknowledge(self, deliveries: list[Delivery]) -> None:
         """End many deliveries well, in their order; those that are not pending any more are passed over."""
-        turn, now_us = self._line.turn, self._clock.now_us()
+        batch, now_us = self._pipeline.batch, self._clock.now_us()
         at = glanced_to = 0
         end = len(deliveries)
         while at < end:
@@ -726,14 +728,14 @@ class Broker:
                 at = stop
                 continue
             if stop - at == 1:
-                group.acknowledge_one(turn, consumer, deliveries[at], now_us)
+                group.acknowledge_one(batch, consumer, deliveries[at], now_us)
             else:
-                group.acknowledge(turn, consumer, deliveries[at:stop], now_us)
+                group.acknowledge(batch, consumer, deliveries[at:stop], now_us)
             at = stop
             if group.is_drained:
-                self._line.settled()
+                self._pipeline.settled()
             else:
-                self._line.pump_soon(group.queue)
+                self._pipeline.pump_soon(group.queue)
 
     def renew(self, delivery: Delivery, lease_ms: int) -> None:
         """Give a consumer more time for a delivery. Raises Refused when it is not pending any more."""
@@ -744,7 +746,7 @@ class Broker:
     @property
     def statistics(self) -> Statistics:
         """What was counted since the broker was opened."""
-        return self._line.statistics
+        return self._pipeline.statistics
 
     def history(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, dict[str, object]]]:
         """How messages of a queue ended and who had claimed them, oldest first; nothing when that is not kept."""
@@ -770,12 +772,12 @@ class Broker:
     @property
     def is_held_up(self) -> bool:
         """Whether storage refuses what must be stored, so that publishers are refused until it takes it."""
-        return self._line.retry_at_us > 0
+        return self._pipeline.retry_at_us > 0
 
     @property
     def sent_us(self) -> int:
         """When the oldest commit was sent that is not known to be stored, by the monotonic clock; 0 for none."""
-        return self._line.sent_us
+        return self._pipeline.sent_us
 
     @property
     def on_flow(self) -> dict[object, Callable[[bool], None]]:
@@ -785,62 +787,62 @@ class Broker:
     @property
     def turn_number(self) -> int:
         """The number of the open turn. Calls within one turn are stored together, and one `when_safe` covers them."""
-        return self._line.turn.number
+        return self._pipeline.batch.number
 
     def when_safe(self, confirm: Confirm) -> None:
         """Have `confirm` called once everything that was called so far would survive a crash, or did not come to."""
-        turn = self._line.open()
-        turn.is_barrier = True
-        turn.confirms.add(confirm)
+        batch = self._pipeline.open()
+        batch.is_barrier = True
+        batch.confirms.add(confirm)
 
     def when_kept(self, confirm: Confirm) -> bool:
         """Have `confirm` called once all that was declared, bound, deleted or purged would survive a crash, or did not
         come to; False, and no call, when there is nothing to wait for. It adds nothing to what is stored."""
-        return self._line.when_kept(confirm)
+        return self._pipeline.when_kept(confirm)
 
     def when_entered(self, call: Callable[[], None]) -> bool:
         """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
         their consumers; False, and no call, when there is nothing to wait for. It asks for no sync."""
-        return self._line.when_entered(call)
+        return self._pipeline.when_entered(call)
 
     def after_delivery(self, name: str, call: Callable[[], None]) -> None:
         """Have this called once what is ready now in a queue was delivered to whoever has room."""
-        self._line.after_pumps(self.topology.queues.get(name), call)
+        self._pipeline.after_pumps(self.topology.queues.get(name), call)
 
     def in_turn(self, confirm: Confirm) -> None:
         """Have `confirm` called after those of everything that was published so far; nothing else is waited for."""
-        turn = self._line.open()
-        turn.confirms.add(confirm, is_awaited=False)
+        batch = self._pipeline.open()
+        batch.confirms.add(confirm, is_awaited=False)
 
     def at_flush(self, call: Callable[[], None]) -> None:
         """Have something called at the end of this turn, before what is ready is delivered."""
-        self._line.at_flush(call)
+        self._pipeline.at_flush(call)
 
     def flush(self) -> None:
         """Deliver what is ready and store what is staged; happens by itself once per turn of the event loop."""
-        self._line.flush()
+        self._pipeline.flush()
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it; what cannot be stored now is left. For shutting down."""
         self._queues.assigner.rest()
-        self._line.drain()
+        self._pipeline.drain()
 
     def tick(self) -> int:
         """Do what has come due; returns when to call again, in microseconds, or 0 for when something changes."""
         now_us = self._clock.now_us()
-        self._line.retry(now_us)
+        self._pipeline.retry(now_us)
         self._flow.tick(now_us)
-        ack_due_us = self._line.give_up(now_us)
+        ack_due_us = self._pipeline.give_up(now_us)
         self._queues.on_time(now_us)
         self.sessions.on_time(now_us)
         if 0 < self.pubsub.retained.next_expiry_us <= now_us:
-            self.pubsub.retained.expire(self._line.open(), now_us)
+            self.pubsub.retained.expire(self._pipeline.open(), now_us)
         dues = (
             ack_due_us,
             self._queues.timers.next_us,
-            self._line.retry_at_us,
-            self._line.held_until_us,
-            self._line.release_at_us,
+            self._pipeline.retry_at_us,
+            self._pipeline.held_until_us,
+            self._pipeline.release_at_us,
             self._queues.assigner.due_us,
             self.sessions.next_due_us,
             self.pubsub.retained.next_expiry_us,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Batches, Confirm, Turn
+from headrace.core.batch import Appends, Batch, Confirm
 from headrace.core.flow import Flow, Statistics
 from headrace.core.queue.dispatch import AT_A_TIME, glance_at_queues
 from headrace.core.queue.entry import entered_encoded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
 
 if TYPE_CHECKING:
-    Batch = tuple[Queue, Append]
+    Appended = tuple[Queue, Append]
 
 
 @final
@@ -36,31 +36,31 @@ class MemoryLogs:
         self.size_bytes = 0
         self._sizes: dict[Queue, int] = {}
 
-    def store(self, turn: Turn) -> "list[Batch] | None":
+    def store(self, batch: Batch) -> "list[Appended] | None":
         """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
-        touched, turn.touched_in_memory = turn.touched_in_memory, []
+        touched, batch.touched_in_memory = batch.touched_in_memory, []
         for queue in touched:
             queue.touched = 0
             if not queue.deleted:
-                queue.trim(turn)
-        batches: list[Batch] = []
-        if turn.passing:
-            passing, turn.passing = turn.passing, Batches()
-            turn.size_bytes -= passing.size_bytes  # it waits for no disk
-            passing.unstage()
-            batches = [(queue, turn.memory.add(passing.appends[at])) for at, queue in enumerate(passing.queues)]
-        for queue in [queue for queue in turn.moved if not queue.durable]:
-            batches.append((queue, turn.memory.append(queue.log.name, turn.moved.pop(queue))))
-        if turn.memory.is_empty:
+                queue.trim(batch)
+        stored: list[Appended] = []
+        if batch.transient:
+            transient, batch.transient = batch.transient, Appends()
+            batch.size_bytes -= transient.size_bytes  # it waits for no disk
+            transient.unstage()
+            stored = [(queue, batch.memory.add(transient.appends[at])) for at, queue in enumerate(transient.queues)]
+        for queue in [queue for queue in batch.moved if not queue.durable]:
+            stored.append((queue, batch.memory.append(queue.log.name, batch.moved.pop(queue))))
+        if batch.memory.is_empty:
             return None
-        commit, turn.memory = turn.memory, Commit()
+        commit, batch.memory = batch.memory, Commit()
         self._commit(commit)
-        for queue in {*touched, *[queue for queue, _ in batches]}:
+        for queue in {*touched, *[queue for queue, _ in stored]}:
             if not queue.deleted:
                 size = queue.log.size_bytes
                 self.size_bytes += size - self._sizes.get(queue, 0)
                 self._sizes[queue] = size
-        return batches
+        return stored
 
     def drop(self, name: str) -> None:
         commit = Commit()
@@ -95,7 +95,7 @@ Schedule = Callable[[Callable[[], None]], None]
 
 
 @final
-class Line:
+class CommitPipeline:
     """The turn that is open, the one that is being stored, and those in between."""
 
     def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
@@ -110,12 +110,12 @@ class Line:
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
         """Called with the name of a durable log that turned out to be damaged."""
-        self.turn = Turn()
+        self.batch = Batch()
         self.waiting_bytes = 0
         """Payload bytes in turns that are closed and not stored yet."""
-        self._sealed: deque[Turn] = deque()
-        self._in_flight: Turn | None = None
-        self._ahead: deque[Turn] = deque()
+        self._sealed: deque[Batch] = deque()
+        self._in_flight: Batch | None = None
+        self._ahead: deque[Batch] = deque()
         """Those that are written and in use, whose publishers hear of it when they are synced."""
         self._pumps: list[Queue] = []
         """Those that are due; each knows of which round it is."""
@@ -132,12 +132,12 @@ class Line:
         self.held_until_us = 0
         """When settlements are stored even if nothing else is; 0 when none wait."""
 
-    def open(self) -> Turn:
+    def open(self) -> Batch:
         """The turn that the present call belongs to; it is stored soon."""
         if not self._scheduled:
             self._scheduled = True
             self._schedule(self._flush_scheduled)
-        return self.turn
+        return self.batch
 
     def at_flush(self, call: Callable[[], None]) -> None:
         """Have something called when this turn is flushed, before anything else is done for it."""
@@ -147,7 +147,7 @@ class Line:
     @property
     def is_full(self) -> bool:
         """Whether there is so much in this turn, while another is being stored, that long work should wait for that."""
-        return self._in_flight is not None and self.turn.long_steps >= LONG_STEPS
+        return self._in_flight is not None and self.batch.long_steps >= LONG_STEPS
 
     def pump_soon(self, queue: "Queue") -> None:
         """Have the queue deliver in this turn."""
@@ -161,7 +161,7 @@ class Line:
 
     def settled(self) -> None:
         """Something was settled and there is nothing to deliver for it: a turn that is held back stays so."""
-        if not self.held_until_us or len(self.turn.durable.steps) > HOLD_STEPS:
+        if not self.held_until_us or len(self.batch.durable.steps) > HOLD_STEPS:
             self.open()
 
     def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
@@ -171,55 +171,55 @@ class Line:
 
     def seal(self) -> None:
         """Whatever follows is stored after what is staged now, not together with it."""
-        if not self.turn.is_empty:
-            self._store_memory(self.turn)
+        if not self.batch.is_empty:
+            self._store_memory(self.batch)
             self._sealed.append(self._close())
         self.open()
 
     def drop_first(self, log: str, key: bytes) -> None:
         """Have a log that this turn drops be gone before the turn: a commit drops last, and the name is used again."""
-        turn = self.turn
-        if log in turn.memory.drops:
-            turn.memory.drops.remove(log)
-            turn.forget_log(turn.memory, log)
+        batch = self.batch
+        if log in batch.memory.drops:
+            batch.memory.drops.remove(log)
+            batch.forget_log(batch.memory, log)
             self.memory.drop(log)
-        if log in turn.durable.drops:
-            turn.durable.drops.remove(log)
-            turn.forget_log(turn.durable, log)
-            before = Turn()
+        if log in batch.durable.drops:
+            batch.durable.drops.remove(log)
+            batch.forget_log(batch.durable, log)
+            before = Batch()
             before.durable.drop(log)
             before.define(QUEUES, key, None)
             self._sealed.append(before)
 
     def when_kept(self, confirm: Confirm) -> bool:
         """Have `confirm` told how the last turn with a promise in it ends; False when none is on its way."""
-        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for turn in waiting:
-            if turn.is_promised:
-                turn.confirms.add(confirm)
+        waiting = [self.batch, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
+        for batch in waiting:
+            if batch.is_promised:
+                batch.confirms.add(confirm)
                 return True
         return False
 
     def when_entered(self, call: Callable[[], None]) -> bool:
         """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
         their consumers; False, and no call, when none is on its way."""
-        waiting = [self.turn, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for turn in waiting:
-            if turn.published or turn.passing:
-                turn.entered.append(lambda: self.after_pumps(None, call))
+        waiting = [self.batch, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
+        for batch in waiting:
+            if batch.published or batch.transient:
+                batch.entered.append(lambda: self.after_pumps(None, call))
                 return True
         return False
 
-    def append(self, turn: Turn) -> None:
+    def append(self, batch: Batch) -> None:
         """Store this turn by itself, after what is staged now."""
         self.seal()
-        self.waiting_bytes += turn.size_bytes
-        self._sealed.append(turn)
+        self.waiting_bytes += batch.size_bytes
+        self._sealed.append(batch)
 
     def staged_keys(self) -> "list[tuple[str, bytes]]":
         """Where keyed state is about to change, and storage may not show it yet."""
-        turns = [self.turn, *self._sealed, *([] if self._in_flight is None else [self._in_flight])]
-        return [place for turn in turns for place in turn.durable.puts]
+        turns = [self.batch, *self._sealed, *([] if self._in_flight is None else [self._in_flight])]
+        return [place for batch in turns for place in batch.durable.puts]
 
     def end(self, ended: Callable[[], None]) -> None:
         """Store what is staged now and then nothing more, whoever asks for it; `ended` is called when it is stored."""
@@ -228,9 +228,9 @@ class Line:
 
     def forget(self, queue: "Queue") -> None:
         """The queue is gone: nothing of what is staged for it matters any more."""
-        self.turn.size_bytes -= self.turn.published.remove(queue) + self.turn.passing.remove(queue)
-        self.turn.moved.pop(queue, None)
-        self.turn.copied = [copied for copied in self.turn.copied if copied.queue is not queue]
+        self.batch.size_bytes -= self.batch.published.remove(queue) + self.batch.transient.remove(queue)
+        self.batch.moved.pop(queue, None)
+        self.batch.copied = [copied for copied in self.batch.copied if copied.queue is not queue]
         self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
@@ -247,13 +247,13 @@ class Line:
 
         Publishers hear in the order in which they published, so those before them hear it as well.
         """
-        waiting = [*self._ahead, *([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.turn]
-        overdue = [at for at, turn in enumerate(waiting) if 0 < turn.ack_due_us <= now_us]
+        waiting = [*self._ahead, *([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.batch]
+        overdue = [at for at, batch in enumerate(waiting) if 0 < batch.ack_due_us <= now_us]
         if overdue:
             error = Unavailable("it is not known to be stored within the queue's ack_timeout; it may be later")
-            for turn in waiting[: overdue[-1] + 1]:
-                turn.give_up(error)
-        return min([turn.ack_due_us for turn in waiting if turn.ack_due_us], default=0)
+            for batch in waiting[: overdue[-1] + 1]:
+                batch.give_up(error)
+        return min([batch.ack_due_us for batch in waiting if batch.ack_due_us], default=0)
 
     @property
     def sent_us(self) -> int:
@@ -264,7 +264,7 @@ class Line:
     def look(self) -> None:
         """See whether publishers must wait."""
         if self._ended is None:
-            self.flow.look(self, self.waiting_bytes + self.turn.size_bytes, self.memory.size_bytes)
+            self.flow.look(self, self.waiting_bytes + self.batch.size_bytes, self.memory.size_bytes)
 
     def drain(self) -> None:
         """Store everything that is staged and wait for it, except what cannot be stored now."""
@@ -281,7 +281,7 @@ class Line:
         """Deliver what is ready and store what is staged, as far as what came before is stored."""
         self._flush(self._clock.now_us())
         if self._may_commit() and not self._is_idle:
-            self.given.store_all(self.turn.durable)
+            self.given.store_all(self.batch.durable)
             self._commit(self._close())
 
     def _flush_scheduled(self) -> None:
@@ -293,7 +293,7 @@ class Line:
 
     def _hold_back(self, now_us: int) -> bool:
         """Whether the turn stays open because nobody waits for what is in it."""
-        if self.given.has_overdue or self.turn.long_steps or not self.turn.can_wait(HOLD_STEPS):
+        if self.given.has_overdue or self.batch.long_steps or not self.batch.can_wait(HOLD_STEPS):
             return False
         self.held_until_us = self.held_until_us or now_us + HOLD_US
         return True
@@ -301,10 +301,10 @@ class Line:
     @property
     def _is_idle(self) -> bool:
         """Whether there is nothing to store, nor will be because time passes."""
-        return self.turn.is_empty and self.given.is_empty
+        return self.batch.is_empty and self.given.is_empty
 
     @property
-    def _unsynced(self) -> Turn | None:
+    def _unsynced(self) -> Batch | None:
         """The last turn that runs ahead of its sync: later publishers are told after its own."""
         return self._ahead[-1] if self._ahead else None
 
@@ -335,7 +335,7 @@ class Line:
             glance_at_queues(next_ones)
             for queue in next_ones:
                 if not queue.deleted:
-                    queue.pump(self.turn, now_us)
+                    queue.pump(self.batch, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:
@@ -343,94 +343,94 @@ class Line:
                     self._after_pumps.append((awaited, call))
                 else:
                     call()
-        self._store_memory(self.turn)
+        self._store_memory(self.batch)
 
-    def _close(self) -> Turn:
-        turn, self.turn = self.turn, Turn()
+    def _close(self) -> Batch:
+        batch, self.batch = self.batch, Batch()
         self.held_until_us = 0
-        for queue in turn.touched:
+        for queue in batch.touched:
             if not queue.deleted:
-                queue.trim(turn)
-        turn.touched = []
+                queue.trim(batch)
+        batch.touched = []
         if not self.given.is_empty:
-            self.given.store(turn.durable, self._clock.now_us())
-            if not turn.is_plain:
-                self.given.store_settled(turn.durable)
-        self.waiting_bytes += turn.size_bytes
-        return turn
+            self.given.store(batch.durable, self._clock.now_us())
+            if not batch.is_plain:
+                self.given.store_settled(batch.durable)
+        self.waiting_bytes += batch.size_bytes
+        return batch
 
-    def _commit(self, turn: Turn) -> None:
-        commit = turn.durable
-        commit.add_all(turn.published.appends, turn.published.size_bytes)
-        for queue, messages in turn.moved.items():
+    def _commit(self, batch: Batch) -> None:
+        commit = batch.durable
+        commit.add_all(batch.published.appends, batch.published.size_bytes)
+        for queue, messages in batch.moved.items():
             if queue.durable:
                 commit.append(queue.log.name, messages)
-        for copied in turn.copied:
+        for copied in batch.copied:
             commit.append(copied.queue.log.name, copied.messages, copied.origin)
-        for queue, rows in turn.encoded.items():
+        for queue, rows in batch.encoded.items():
             for each in rows if queue.durable else []:
                 commit.append_encoded(queue.log.name, each)
-        for key in turn.dedup_keys:
+        for key in batch.dedup_keys:
             commit.put(KEPT, key, b"")
-        self._in_flight = turn
-        if turn.before_commit is not None:
+        self._in_flight = batch
+        if batch.before_commit is not None:
             try:
-                turn.before_commit(commit)
+                batch.before_commit(commit)
             except HeadraceError as error:
-                self._committed(turn, error)
+                self._committed(batch, error)
                 return
-        if commit.is_empty and not turn.is_barrier:
-            self._committed(turn, None)
+        if commit.is_empty and not batch.is_barrier:
+            self._committed(batch, None)
             return
-        turn.sent_us = self._clock.monotonic_us()
-        commit.applied = (lambda: self._written(turn)) if self._ended is None and turn.deliver_before_sync else None
+        batch.sent_us = self._clock.monotonic_us()
+        commit.applied = (lambda: self._written(batch)) if self._ended is None and batch.deliver_before_sync else None
         try:
-            self._engine.commit(commit, lambda error: self._committed(turn, error), turn.is_awaited)
+            self._engine.commit(commit, lambda error: self._committed(batch, error), batch.is_awaited)
         except HeadraceError as error:
-            self._committed(turn, error)
+            self._committed(batch, error)
 
-    def _written(self, turn: Turn) -> None:
+    def _written(self, batch: Batch) -> None:
         """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
         self._in_flight = None
-        self._ahead.append(turn)
-        appends = turn.durable.appends
-        for at, queue in enumerate(turn.appended):
+        self._ahead.append(batch)
+        appends = batch.durable.appends
+        for at, queue in enumerate(batch.appended):
             queue.unsynced_from(appends[at].base)
-        turn.published.unstage()
+        batch.published.unstage()
         now_us = self._clock.now_us()
-        self._use(turn, now_us)
+        self._use(batch, now_us)
         self._deliver(now_us)
         if self._sealed or not (self._is_idle or self._hold_back(now_us)):
             self.open()
 
-    def _synced(self, turn: Turn, error: HeadraceError | None) -> None:
+    def _synced(self, batch: Batch, error: HeadraceError | None) -> None:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
-        self.waiting_bytes -= turn.size_bytes
-        appends = turn.durable.appends
-        for at, queue in enumerate(turn.appended):
+        self.waiting_bytes -= batch.size_bytes
+        appends = batch.durable.appends
+        for at, queue in enumerate(batch.appended):
             queue.synced_to(appends[at].base + appends[at].count)
             if not queue.deliver_before_sync:  # one came that had to wait for this
                 self.pump_soon(queue)
-        self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
-        turn.confirms.tell(error)
+        self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
+        batch.confirms.tell(error)
         self.look()
 
-    def _committed(self, turn: Turn, error: HeadraceError | None) -> None:
-        turn.durable.applied = None  # it holds the turn, and so all messages until the garbage collector comes
-        if self._ahead and self._ahead[0] is turn:
-            self._synced(turn, error)
+    def _committed(self, batch: Batch, error: HeadraceError | None) -> None:
+        batch.durable.applied = None  # it holds the turn, and so all messages until the garbage collector comes
+        if self._ahead and self._ahead[0] is batch:
+            self._synced(batch, error)
             return
         self._in_flight = None
-        self.waiting_bytes -= turn.size_bytes
+        self.waiting_bytes -= batch.size_bytes
         if error is None:
-            if turn.sent_us:
-                self.statistics.commits.add(self._clock.monotonic_us() - turn.sent_us)
-            self._stored(turn)
-        elif turn.done is not None:
-            self._abandon(turn, error)
+            if batch.sent_us:
+                self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
+            self._stored(batch)
+        elif batch.done is not None:
+            self._abandon(batch, error)
         else:
-            self._failed(turn, error)
+            self._failed(batch, error)
         if self._sealed or not self._is_idle:
             self.open()
         if self._ended is not None and not self._sealed:
@@ -439,79 +439,79 @@ class Line:
             return
         self.look()
 
-    def _stored(self, turn: Turn) -> None:
-        for name in turn.durable.drops:
+    def _stored(self, batch: Batch) -> None:
+        for name in batch.durable.drops:
             self.on_dropped(name)
-        if turn.done is not None:
-            self._store_memory(turn)
-        turn.published.unstage()
-        for queue, rows in turn.encoded.items():
+        if batch.done is not None:
+            self._store_memory(batch)
+        batch.published.unstage()
+        for queue, rows in batch.encoded.items():
             queue.unstaged_encoded(rows)
-        turn.tell(None, self._unsynced)
-        if turn.done is not None:
-            turn.done(None)
-        for queue, rows in turn.encoded.items():
+        batch.tell(None, self._unsynced)
+        if batch.done is not None:
+            batch.done(None)
+        for queue, rows in batch.encoded.items():
             if not queue.deleted:
-                entered_encoded(queue, self.turn, rows, self._clock.now_us())
+                entered_encoded(queue, self.batch, rows, self._clock.now_us())
                 self.pump_soon(queue)
-        self._use(turn, self._clock.now_us())
+        self._use(batch, self._clock.now_us())
         if self._pumps:
             self.open()
 
-    def _use(self, turn: Turn, now_us: int) -> None:
+    def _use(self, batch: Batch, now_us: int) -> None:
         """What the turn brought is in the logs, to be delivered."""
-        published = turn.published
+        published = batch.published
         for at, queue in enumerate(published.queues):
             self._appended(queue, published.appends[at].messages, now_us)
-        for queue, messages in turn.moved.items():
+        for queue, messages in batch.moved.items():
             self._appended(queue, messages, now_us)
-        for copied in turn.copied:
+        for copied in batch.copied:
             copied.queue.unstaged(copied.messages)
             self._appended(copied.queue, copied.messages, now_us)
-        _release(turn)
-        turn.tell_entered()
+        _release(batch)
+        batch.tell_entered()
 
     def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
         if not queue.deleted:
             self.statistics.stored += len(messages)
-            queue.appended(self.turn, messages, now_us)
+            queue.appended(self.batch, messages, now_us)
             self._add_due(queue)
 
-    def _store_memory(self, turn: Turn) -> None:
+    def _store_memory(self, batch: Batch) -> None:
         """What only memory holds waits for no disk, nor does what that pushes out into other queues there."""
-        batches = self.memory.store(turn)
-        if batches is None:
+        stored = self.memory.store(batch)
+        if stored is None:
             return
-        while batches is not None:
+        while stored is not None:
             now_us = self._clock.now_us()
-            for queue, append in batches:
+            for queue, append in stored:
                 self._appended(queue, append.messages, now_us)
-            if batches:
+            if stored:
                 self.open()
-            batches = self.memory.store(turn)
+            stored = self.memory.store(batch)
         self.look()
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
-    def _failed(self, turn: Turn, error: HeadraceError) -> None:
+    def _failed(self, batch: Batch, error: HeadraceError) -> None:
         """What clients published is refused; what was settled or moved must not be forgotten, and is tried again."""
-        turn.failures += 1
+        batch.failures += 1
         self._hold(error)
-        held_up = turn.failures > 1
+        held_up = batch.failures > 1
         if isinstance(error, Corrupt):
-            self._cut_damage(turn)
-        turn.refuse(error, self._unsynced)
-        _take_appends_out(turn.durable)
-        if turn.durable.is_empty and not turn.moved and not turn.copied:
-            _release(turn)
+            self._cut_damage(batch)
+        batch.refuse(error, self._unsynced)
+        _take_appends_out(batch.durable)
+        if batch.durable.is_empty and not batch.moved and not batch.copied:
+            _release(batch)
             return
         if isinstance(error, Fatal):
             return  # nothing can be stored any more; whoever owns the engine stops
         if held_up and isinstance(error, Refused):
             _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
-            _release(turn)
+            _release(batch)
             return
-        self._sealed.appendleft(turn)
+        self._sealed.appendleft(batch)
         if held_up:
             self.retry_at_us = self._clock.now_us() + _RETRY_US
             self._refuse_waiting(error)
@@ -525,43 +525,43 @@ class Line:
     def _refuse_waiting(self, error: HeadraceError) -> None:
         """Publishers behind a turn that cannot be stored need not wait to hear the same."""
         waiting, self._sealed = self._sealed, deque()
-        for turn in waiting:
-            self.waiting_bytes -= turn.size_bytes
-            if turn.done is not None:
-                self._abandon(turn, error)
+        for batch in waiting:
+            self.waiting_bytes -= batch.size_bytes
+            if batch.done is not None:
+                self._abandon(batch, error)
             else:
-                turn.refuse(error, self._unsynced)
-                self._sealed.append(turn)
-        self.turn.refuse(error, self._unsynced)
+                batch.refuse(error, self._unsynced)
+                self._sealed.append(batch)
+        self.batch.refuse(error, self._unsynced)
 
-    def _abandon(self, turn: Turn, error: HeadraceError) -> None:
+    def _abandon(self, batch: Batch, error: HeadraceError) -> None:
         """A transaction that cannot be stored did not happen."""
         self._hold(error)
         if isinstance(error, Corrupt):
-            self._cut_damage(turn)
-        done = turn.done
-        turn.refuse(error, self._unsynced)
+            self._cut_damage(batch)
+        done = batch.done
+        batch.refuse(error, self._unsynced)
         if done is not None:
             done(error)
 
-    def _cut_damage(self, turn: Turn) -> None:
+    def _cut_damage(self, batch: Batch) -> None:
         """Find the logs that are damaged, have their queues refused, and leave them out."""
-        names = {step.log for step in turn.durable.steps} | set(turn.durable.truncations)
-        names |= {queue.log.name for queue in turn.moved if queue.durable}
-        names |= {name for copied in turn.copied for name in (copied.queue.log.name, copied.origin.log)}
-        names |= {append.log for append in turn.durable.appends}
+        names = {step.log for step in batch.durable.steps} | set(batch.durable.truncations)
+        names |= {queue.log.name for queue in batch.moved if queue.durable}
+        names |= {name for copied in batch.copied for name in (copied.queue.log.name, copied.origin.log)}
+        names |= {append.log for append in batch.durable.appends}
         for name in sorted(names):
             log = self._engine.log(name)
             try:
                 log.read(log.first_offset, 1)
             except Corrupt as error:
                 self.on_damage(name, error)
-                turn.forget_log(turn.durable, name)
+                batch.forget_log(batch.durable, name)
 
 
-def _release(turn: Turn) -> None:
+def _release(batch: Batch) -> None:
     """Tell those who wait for what the turn brings that there is nothing more to wait for."""
-    for tell in turn.used:
+    for tell in batch.used:
         tell()
 
 
@@ -586,18 +586,18 @@ def together(steps: Iterator[None]) -> Iterator[None]:
             yield
 
 
-def take_steps(line: Line, steps: Iterator[None], ended: Callable[[], None] | None = None) -> None:
+def take_steps(pipeline: CommitPipeline, steps: Iterator[None], ended: Callable[[], None] | None = None) -> None:
     """Do the first step now, and one more in each turn that has room for it; `ended` is called after the last."""
     for _ in steps:
-        line.turn.long_steps += 1
-        line.at_flush(lambda: _go_on(line, steps, ended))
+        pipeline.batch.long_steps += 1
+        pipeline.at_flush(lambda: _go_on(pipeline, steps, ended))
         return
     if ended is not None:
         ended()
 
 
-def _go_on(line: Line, steps: Iterator[None], ended: Callable[[], None] | None) -> None:
-    if line.is_full:
-        line.turn.used.append(lambda: _go_on(line, steps, ended))
+def _go_on(pipeline: CommitPipeline, steps: Iterator[None], ended: Callable[[], None] | None) -> None:
+    if pipeline.is_full:
+        pipeline.batch.used.append(lambda: _go_on(pipeline, steps, ended))
     else:
-        take_steps(line, steps, ended)
+        take_steps(pipeline, steps, ended)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Confirm, ConfirmAll, Turn
+from headrace.core.batch import Batch, Confirm, ConfirmAll
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.ledger import Ledger
-from headrace.core.pipeline import Line
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
@@ -47,13 +47,13 @@ class Replacement:
         self._new_end = 0
         self._caught_up: list[StreamGroup] = []
 
-    def hold(self, turn: Turn, is_held: bool = True) -> None:
+    def hold(self, batch: Batch, is_held: bool = True) -> None:
         """Have the queues that are filled from the stream stay where they are until it happened, or did not."""
         tail = self._queue.tail
         if tail is None:
             return
         if is_held:
-            tail.hold(turn)
+            tail.hold(batch)
         else:
             tail.is_held = False
             self._queue.grown()
@@ -89,14 +89,14 @@ class Replacement:
             group for group in queue.groups.values() if isinstance(group, StreamGroup) and group.state.committed >= end
         ]
 
-    def happened(self, turn: Turn) -> None:
+    def happened(self, batch: Batch) -> None:
         """It is stored: readers that had read everything go on behind it, the others with what replaces what went."""
-        self._queue.truncated(turn, self._end)
+        self._queue.truncated(batch, self._end)
         if self._queue.tail is not None:
             self._queue.tail.replaced(self._end, self._new_end)
         for group in self._caught_up:
             if self._queue.groups.get(group.name) is group:
-                group.seek(turn, self._queue.log.next_offset)
+                group.seek(batch, self._queue.log.next_offset)
 
 
 TO_QUEUE: Final = "queue"
@@ -114,7 +114,7 @@ class Bulk:
         queues: Queues,
         pubsub: PubSub,
         codecs: Codecs,
-        line: Line,
+        pipeline: CommitPipeline,
         ledger: Ledger,
         now_us: int,
     ) -> None:
@@ -122,10 +122,10 @@ class Bulk:
         self._queues = queues
         self._pubsub = pubsub
         self._codecs = codecs
-        self._line = line
+        self._pipeline = pipeline
         self._ledger = ledger
         self._now_us = now_us
-        self._turn = Turn()
+        self._batch = Batch()
         self._replacement: Replacement | None = None
         self.rows = 0
         self.unrouted = 0
@@ -159,29 +159,29 @@ class Bulk:
         What is published from there on meanwhile stays, behind it. Raises NotFound, and Refused for other queues.
         """
         self._replacement = Replacement(self._queues.find(name), before)
-        self._turn.before_commit = self._replacement.add_to
+        self._batch.before_commit = self._replacement.add_to
 
     def commit(self, transaction: str, sequence: int, confirm: Confirm) -> None:
         """Store everything with the transaction's id, after what was called before; `confirm` is told how it ended."""
-        self._ledger.note(self._turn, transaction, sequence, self.rows, self._now_us)
+        self._ledger.note(self._batch, transaction, sequence, self.rows, self._now_us)
 
         def done(error: HeadraceError | None) -> None:
             self._ledger.settle(transaction)
             if self._replacement is not None:
                 if error is None:
-                    self._replacement.happened(self._line.open())
-                self._replacement.hold(self._line.open(), False)
+                    self._replacement.happened(self._pipeline.open())
+                self._replacement.hold(self._pipeline.open(), False)
             confirm(error)
 
-        self._turn.done = done
+        self._batch.done = done
         if self._replacement is not None:
-            self._replacement.hold(self._line.open())
-        self._line.append(self._turn)
+            self._replacement.hold(self._pipeline.open())
+        self._pipeline.append(self._batch)
 
     def undo(self) -> None:
         """Nothing of it happens."""
-        self._turn.unstage()
-        self._turn = Turn()
+        self._batch.unstage()
+        self._batch = Batch()
 
     # -- routing -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Bulk:
             queues = self._topology.of_exchange(exchange, key, headers, ())
             if self._topology.reaches_subscribers(exchange, key, headers, ()):
                 route = self._pubsub.route(topic_of(message.source))
-                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
                 self.unrouted += not (queues or _has_audience(route))
             else:
                 self.unrouted += not queues
@@ -223,7 +223,7 @@ class Bulk:
             self._give(queue, rows)
         if _has_audience(route):
             for message in rows.messages(0, rows.count):
-                self._pubsub.send(self._turn, route, message, AT_LEAST_ONCE, False, None)
+                self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
         elif not route.queues:
             self.unrouted += rows.count
 
@@ -235,11 +235,11 @@ class Bulk:
                 return
             rows = _only(rows, numbers)
         if queue.durable:
-            accept_encoded(queue, self._turn, rows, self._now_us)
+            accept_encoded(queue, self._batch, rows, self._now_us)
             return
         accepted: Sequence[Message] = rows.messages(0, rows.count)
         for message in accepted:
-            accept(queue, self._turn, message, self._now_us)
+            accept(queue, self._batch, message, self._now_us)
 
 
 def _only(rows: Encoded, numbers: list[int]) -> Encoded:
@@ -257,11 +257,11 @@ _SHORT_TOPIC_CHARACTERS: Final = MAX_TOPIC_BYTES // 4  # four bytes each at most
 class Publishing:
     """Routes messages of one virtual host and stages them in its line."""
 
-    def __init__(self, queues: Queues, pubsub: PubSub, line: Line, clock: Clock) -> None:
+    def __init__(self, queues: Queues, pubsub: PubSub, pipeline: CommitPipeline, clock: Clock) -> None:
         self._topology = queues.topology
         self._queues = queues
         self._pubsub = pubsub
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
 
     def route(self, message: Message, headers: Mapping[str, object] | None, extra_keys: Sequence[str]) -> list[Queue]:
@@ -310,18 +310,18 @@ class Publishing:
         return True
 
     def _stage_to(self, queue: Queue, messages: list[Message], size_bytes: int, is_awaited: bool) -> None:
-        turn = self._line.open()
-        turn.publish_all(queue, messages, size_bytes)
+        batch = self._pipeline.open()
+        batch.publish_all(queue, messages, size_bytes)
         if queue.ack_timeout_us and is_awaited:
-            turn.wait_until(self._clock.now_us() + queue.ack_timeout_us)
+            batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
 
     def _staged(self, confirm: ConfirmAll | None, count: int, is_synced: bool) -> None:
-        line = self._line
-        turn = line.open()
+        pipeline = self._pipeline
+        batch = pipeline.open()
         if confirm is not None:
-            turn.confirms.add_all(confirm, count, is_synced)
-        if turn.size_bytes + line.waiting_bytes > line.flow.high_bytes:
-            line.look()
+            batch.confirms.add_all(confirm, count, is_synced)
+        if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
+            pipeline.look()
 
     def stage(
         self,
@@ -339,8 +339,8 @@ class Publishing:
         """
         _check_storable(message)
         now_us = self._clock.now_us()
-        line = self._line
-        turn = line.open()
+        pipeline = self._pipeline
+        batch = pipeline.open()
         meant = 0
         is_synced = False
         refusal: HeadraceError | None = None
@@ -350,20 +350,20 @@ class Publishing:
             meant += 1
             is_synced = is_synced or queue.is_synced
             if queue.ack_timeout_us and confirm is not None:
-                turn.wait_until(now_us + queue.ack_timeout_us)
+                batch.wait_until(now_us + queue.ack_timeout_us)
             try:
-                accept(queue, turn, message, now_us)
+                accept(queue, batch, message, now_us)
             except HeadraceError as error:
                 refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
         if route is not None:
-            sent = self._pubsub.send(turn, route, message, assurance, retain, publisher)
+            sent = self._pubsub.send(batch, route, message, assurance, retain, publisher)
             meant += sent.count
             is_synced = is_synced or sent.is_stored
             refusal = refusal or sent.refusal
         if confirm is not None:
-            turn.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
-        if turn.size_bytes + line.waiting_bytes > line.flow.high_bytes:
-            line.look()
+            batch.confirms.add(confirm if refusal is None else _with(confirm, refusal), is_synced)
+        if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
+            pipeline.look()
         return meant
 
     def transaction(
@@ -380,7 +380,7 @@ class Publishing:
             if confirm is not None:
                 confirm(error)
 
-        transaction = Transaction(self._queues, self._line, self._clock.now_us(), stored)
+        transaction = Transaction(self._queues, self._pipeline, self._clock.now_us(), stored)
         routes = [
             self.route_topic(publish.message.source.topic)
             if publish.is_topic

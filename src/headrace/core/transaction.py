@@ -7,8 +7,8 @@ line or be settled by another. Only when the commit is safe does the settlement 
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from headrace.core.batch import Confirm, Turn
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch, Confirm
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.queue.backlog import DEAD, next_attempt_us, patience_us
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.entry import accept
@@ -44,13 +44,13 @@ class Publish:
 class Transaction:
     """One attempt to publish and settle as one."""
 
-    def __init__(self, queues: Queues, line: Line, now_us: int, confirm: Confirm | None) -> None:
+    def __init__(self, queues: Queues, pipeline: CommitPipeline, now_us: int, confirm: Confirm | None) -> None:
         self._queues = queues
-        self._line = line
+        self._pipeline = pipeline
         self._now_us = now_us
         self._confirm = confirm
-        self._turn = Turn()
-        self._turn.done = self._done
+        self._batch = Batch()
+        self._batch.done = self._done
         self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
         """What it settles: as it has it now, how, and as the consumer got it."""
         self._claimed: list[Delivery] = []
@@ -62,7 +62,7 @@ class Transaction:
         taken = 0
         for queue in queues:
             if queue.admits(message):
-                accept(queue, self._turn, message, self._now_us)
+                accept(queue, self._batch, message, self._now_us)
                 taken += 1
         return taken
 
@@ -77,15 +77,17 @@ class Transaction:
         owner = Consumer(delivery.consumer.name, _deliver_nothing)
         lease = pass_on(group, delivery.consumer, offset, owner, _FOR_EVER_US)
         self._held.append((group, lease, outcome, delivery))
-        commit, log = self._turn.commit_for(queue), queue.log.name
+        commit, log = self._batch.commit_for(queue), queue.log.name
         end = self._end(queue, lease, outcome)
         if end == DONE:
             commit.ack(log, group.name, offset, offset + 1)
         elif end:
             commit.bury(log, group.name, offset, offset + 1)
             if queue.definition.dead_letter_exchange is None and queue.definition.has_dead_letters:
-                self._queues.dead_letters.graves(self._line.open(), queue.definition)  # there before the transaction
-            queue.dead_letter(self._turn, lease.message, group.name, offset, lease.attempts, end, self._now_us)
+                self._queues.dead_letters.graves(
+                    self._pipeline.open(), queue.definition
+                )  # there before the transaction
+            queue.dead_letter(self._batch, lease.message, group.name, offset, lease.attempts, end, self._now_us)
         else:
             due_us = next_attempt_us(queue.definition, lease.attempts, outcome == NACK, self._now_us)
             if not lease.is_claimed:
@@ -104,12 +106,12 @@ class Transaction:
 
     def send(self) -> None:
         """Have it stored, after everything that was called before."""
-        self._line.append(self._turn)
+        self._pipeline.append(self._batch)
 
     def undo(self) -> None:
         """Nothing happened: whoever held a message holds it again, or it is back in line."""
-        turn = self._line.open()
-        self._turn.unstage()
+        batch = self._pipeline.open()
+        self._batch.unstage()
         for lease in self._claimed:
             lease.is_claimed = False
         for group, lease, _, delivery in self._held:
@@ -117,12 +119,12 @@ class Transaction:
             if not holder.holds(delivery.offset):
                 continue  # gone with its queue
             if delivery.consumer.group is not group:
-                group.settle(turn, holder, delivery.offset, RELEASE, self._now_us)
+                group.settle(batch, holder, delivery.offset, RELEASE, self._now_us)
                 group.queue.pump_soon()
                 continue
             time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
             again = pass_on(group, holder, delivery.offset, delivery.consumer, self._now_us + time_us)
-            group.note_given(turn, [again])
+            group.note_given(batch, [again])
 
     def _done(self, error: HeadraceError | None) -> None:
         if error is None:
@@ -134,24 +136,24 @@ class Transaction:
 
     def _apply(self) -> None:
         """It is stored: what was settled is settled in memory too, without being written again."""
-        turn = self._line.open()
-        rehearsal = Turn()
+        batch = self._pipeline.open()
+        rehearsal = Batch()
         rehearsal.is_rehearsal = True
         for group, lease, outcome, delivery in self._held:
             queue, offset = group.queue, delivery.offset
             if queue.is_gone or not lease.consumer.holds(offset):
                 continue
             if end := self._end(queue, lease, outcome):
-                queue.note_end(turn, group, offset, lease.attempts, end, self._now_us)
+                queue.note_end(batch, group, offset, lease.attempts, end, self._now_us)
             if outcome in (NACK, RELEASE):
                 wait_us = patience_us(lease.attempts, queue.lease_us, False) if outcome == NACK else 0
                 group.note_failure(delivery.consumer, offset, wait_us)
             group.settle(rehearsal, lease.consumer, offset, outcome, self._now_us)
-            turn.touch(queue)
+            batch.touch(queue)
             queue.pump_soon()
         for delivery, outcome in self._read:
             if delivery.consumer.holds(delivery.offset):
-                delivery.group.settle(turn, delivery.consumer, delivery.offset, outcome, self._now_us)
+                delivery.group.settle(batch, delivery.consumer, delivery.offset, outcome, self._now_us)
                 delivery.group.queue.pump_soon()
 
 

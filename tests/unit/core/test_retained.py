@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.settings import MqttSettings
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import Bounds, Envelope
 from headrace.core.routing.topics import matches
@@ -99,7 +99,7 @@ def test_a_retained_message_says_so_to_those_who_ask() -> None:
 def test_too_many_are_refused_but_known_topics_can_change() -> None:
     retained = Retained(MemoryEngine(), "/", Bounds(MqttSettings(retained_messages=2, retained_bytes=1000)))
     retained.keep_volatile(Envelope(Message(Source("$SYS/own"), b"1", 1), 0, True))  # which does not count
-    turn = Turn()
+    turn = Batch()
 
     def keep(topic: str, size: int) -> None:
         retained.keep(turn, Envelope(Message(Source(topic), bytes(size), 1), 0, True))
@@ -134,7 +134,7 @@ _patterns = st.one_of(
 @given(st.sets(_levels.filter(bool), max_size=20), st.sets(_levels.filter(bool), max_size=5), _patterns)
 def test_topics_are_found_as_patterns_match_them(topics: set[str], cleared: set[str], pattern: str) -> None:
     retained = Retained(MemoryEngine(), "/")
-    turn = Turn()
+    turn = Batch()
     for topic in topics:
         retained.keep(turn, Envelope(Message(Source(topic), b"x", 1), 0, True))
     for topic in cleared:

@@ -261,7 +261,7 @@ def test_wills_of_clients_that_were_connected_when_the_broker_failed_are_publish
     assert kept is not None
     assert kept.message.payload == b"gone"
     house = restarted(house)
-    house.broker.pubsub.retained.clear(house.broker._line.open(), "wills")
+    house.broker.pubsub.retained.clear(house.broker._pipeline.open(), "wills")
     house.advance(3600)
     assert house.broker.pubsub.retained.get("wills", house.clock.now_us()) is None
 
@@ -340,7 +340,7 @@ def test_sessions_of_one_host_are_not_those_of_another() -> None:
 def test_a_damaged_entry_is_left_out_and_the_rest_is_there() -> None:
     house = House()
     Listener(house, "1", lifetime_s=60).subscribe("a", BEST_EFFORT)
-    commit = house.broker._line.open().durable
+    commit = house.broker._pipeline.open().durable
     commit.put(SESSIONS, b"/\x001\x00fb", b"not json")
     commit.put(SESSIONS, b"/\x001\x00w", b"short")
     commit.put(SESSIONS, b"/\x001\x00?", b"")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.feeds.feed import Budget, Follower, Tail
-from headrace.core.pipeline import Line
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs
 from headrace.core.queue.definition import QueueDefinition, offset_at, parse_position
 from headrace.core.queue.queue import Queue
@@ -80,9 +80,9 @@ _AGAIN_US: Final = 1_000_000
 class Assigner:
     """All queues of one virtual host that are filled from streams."""
 
-    def __init__(self, topology: Topology, line: Line, codecs: Codecs, clock: Clock) -> None:
+    def __init__(self, topology: Topology, pipeline: CommitPipeline, codecs: Codecs, clock: Clock) -> None:
         self._topology = topology
-        self._line = line
+        self._pipeline = pipeline
         self._codecs = codecs
         self._clock = clock
         self._followers: dict[Queue, Follower] = {}
@@ -104,7 +104,7 @@ class Assigner:
                 source = self._source(queue.definition.source)
                 if source is not None and not self._tail(source).restore(follower):
                     _log.warning("queue %r: what is stored of its place in its source is gone", queue.name)
-                    self._begin(self._line.open(), follower, source, self.start_of(queue, source))
+                    self._begin(self._pipeline.open(), follower, source, self.start_of(queue, source))
         self._due = dict.fromkeys(self._tails.values())
         self.due_us = self._clock.now_us() if self._due else 0
 
@@ -119,32 +119,32 @@ class Assigner:
         place = parse_position(queue.definition.source_from or "earliest")
         return min(max(offset_at(source, place), source.first_offset), source.log.next_offset)
 
-    def follow(self, turn: Turn, queue: Queue) -> None:
+    def follow(self, batch: Batch, queue: Queue) -> None:
         """Have a queue that is new, or became another, be filled from its source. Raises Corrupt, Unavailable."""
         source = self._source(queue.definition.source)
         start = self.start_of(queue, source) if source is not None else 0
         follower = self._followers[queue] = Follower(queue)
         if source is not None:
-            self._begin(turn, follower, source, start)
+            self._begin(batch, follower, source, start)
 
-    def unfollow(self, turn: Turn, queue: Queue) -> None:
+    def unfollow(self, batch: Batch, queue: Queue) -> None:
         """Have a queue be filled from nowhere any more."""
         follower = self._followers.pop(queue, None)
         tail = self._tails.get(follower.source) if follower is not None and follower.source is not None else None
         if tail is not None:
-            tail.remove(turn, queue)
+            tail.remove(batch, queue)
             if not tail.followers:
                 self._forget(tail)
 
-    def appeared(self, turn: Turn, queue: Queue) -> None:
+    def appeared(self, batch: Batch, queue: Queue) -> None:
         """A queue is new: those that are to be filled from one of this name get everything that comes."""
         for follower in self._followers.values() if self._source(queue.name) is queue else ():
             if follower.source is None and follower.queue.definition.source == queue.name:
-                self._begin(turn, follower, queue, queue.first_offset)
+                self._begin(batch, follower, queue, queue.first_offset)
 
-    def dropped(self, turn: Turn, queue: Queue) -> None:
+    def dropped(self, batch: Batch, queue: Queue) -> None:
         """A queue goes. Those that were filled from it keep what they have, and wait for another one of its name."""
-        self.unfollow(turn, queue)
+        self.unfollow(batch, queue)
         tail = self._tails.get(queue)
         if tail is not None:
             self._forget(tail)
@@ -153,9 +153,9 @@ class Assigner:
                 follower.source = None
                 follower.is_waiting = False
 
-    def _begin(self, turn: Turn, follower: Follower, source: Queue, start: int) -> None:
+    def _begin(self, batch: Batch, follower: Follower, source: Queue, start: int) -> None:
         tail = self._tail(source)
-        tail.add(turn, follower, start)
+        tail.add(batch, follower, start)
         self._wake(tail)
 
     def _tail(self, source: Queue) -> Tail:
@@ -213,7 +213,7 @@ class Assigner:
     def _go_on(self) -> None:
         if self._due and not self._is_busy and not self._is_resting:
             self._is_busy = True
-            self._line.at_flush(self._step)
+            self._pipeline.at_flush(self._step)
 
     def _step(self) -> None:
         """Serve as many streams as there is time for, each once, and go on with the others next time."""
@@ -229,13 +229,13 @@ class Assigner:
             is_stored = self._serve(tail, budget, now_us) or is_stored
         if is_stored:
             self._is_busy = True
-            self._line.open().used.append(self._stored)
+            self._pipeline.open().used.append(self._stored)
         else:
             self._go_on()
 
     def _serve(self, tail: Tail, budget: Budget, now_us: int) -> bool:
         try:
-            is_stored = tail.is_due and tail.step(self._line.open(), budget, now_us)
+            is_stored = tail.is_due and tail.step(self._pipeline.open(), budget, now_us)
         except Corrupt as error:
             tail.source.refuse(error)
             return False

@@ -11,7 +11,7 @@ one for each that is elsewhere, `$assign/<queue>`. They go with the log, and are
 import logging
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Copied, Turn
+from headrace.core.batch import Batch, Copied
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.queue.entry import stamped, takes
 from headrace.errors import Refused
@@ -228,19 +228,19 @@ class Tail:
             self._front = self._front_stored = place.committed
         return True
 
-    def add(self, turn: Turn, follower: Follower, position: int) -> None:
+    def add(self, batch: Batch, follower: Follower, position: int) -> None:
         """Have a queue begin at an offset."""
         follower.source = self.source
         follower.is_waiting = False
         follower.position = position
-        self._part(turn, follower)
+        self._part(batch, follower)
 
-    def remove(self, turn: Turn, queue: "Queue") -> None:
+    def remove(self, batch: Batch, queue: "Queue") -> None:
         """The queue is filled from here no more."""
         if self._apart.pop(queue, None) is not None:
-            turn.durable.delete_group(self.source.log.name, cursor_of(queue.name))
+            batch.durable.delete_group(self.source.log.name, cursor_of(queue.name))
         elif self._joined.pop(queue, None) is not None and not self._joined:
-            turn.durable.delete_group(self.source.log.name, FRONT)
+            batch.durable.delete_group(self.source.log.name, FRONT)
 
     def has_room(self, queue: "Queue") -> None:
         """The queue takes messages again."""
@@ -248,13 +248,13 @@ class Tail:
         if follower is not None:
             follower.is_waiting = False
 
-    def hold(self, turn: Turn) -> None:
+    def hold(self, batch: Batch) -> None:
         """Have everybody stay where they are, which is stored with this turn: something is about to happen there."""
         self.is_held = True
         if self._joined and self._front != self._front_stored:
-            self._store_front(turn, self._front)
+            self._store_front(batch, self._front)
         for follower in self._apart.values():
-            self._store(turn, follower)
+            self._store(batch, follower)
 
     def replaced(self, end: int, new_end: int) -> None:
         """What the stream had below `end` gave way to what is between that and `new_end`. Those who had looked at
@@ -275,7 +275,7 @@ class Tail:
         end = self.source.safe_offset
         return (bool(self._joined) and self._front < end) or any([self._can_go(f, end) for f in self._apart.values()])
 
-    def step(self, turn: Turn, budget: Budget, now_us: int) -> bool:
+    def step(self, batch: Batch, budget: Budget, now_us: int) -> bool:
         """Serve those whose turn it is; returns whether something of it has to be stored. Raises Corrupt, Unavailable.
 
         When it raises, nothing happened.
@@ -297,12 +297,12 @@ class Tail:
                 break
         budget.tests -= len(cohort) * max(1, given.at - start)
         budget.size_bytes -= given.size_bytes
-        turn.copied += given.copies.values()
+        batch.copied += given.copies.values()
         stayed = [follower for follower in cohort if follower not in given.left]
         for follower in stayed:
             follower.position = given.at
             follower.pace = min(MOST_PACE, follower.pace * 2)
-        settled = self._settle_front(turn, given, end) if is_front else self._settle(turn, given, stayed, end)
+        settled = self._settle_front(batch, given, end) if is_front else self._settle(batch, given, stayed, end)
         return settled or bool(given.copies)
 
     def _next(self, end: int) -> tuple[list[Follower], bool]:
@@ -346,56 +346,56 @@ class Tail:
 
     # -- what is stored ----------------------------------------------------------------------------------------------
 
-    def _settle_front(self, turn: Turn, given: Assignment, end: int) -> bool:
+    def _settle_front(self, batch: Batch, given: Assignment, end: int) -> bool:
         """The front went on; those who stay behind have places of their own from now on."""
         for follower in given.left:
             del self._joined[follower.queue]
-            self._part(turn, follower)
+            self._part(batch, follower)
         at = self._front = given.at
         if not self._joined:
-            turn.durable.delete_group(self.source.log.name, FRONT)
+            batch.durable.delete_group(self.source.log.name, FRONT)
             return True
         if given.copies or given.left or at == end or at - self._front_stored >= _UNSTORED:
-            self._store_front(turn, at)
+            self._store_front(batch, at)
             return True
         return False
 
-    def _settle(self, turn: Turn, given: Assignment, stayed: list[Follower], end: int) -> bool:
+    def _settle(self, batch: Batch, given: Assignment, stayed: list[Follower], end: int) -> bool:
         """Those who are apart went on; where the front is, or at the end if there is none, they become part of it."""
         at = given.at
         is_stored = False
         for follower in given.left:
-            is_stored = self._store(turn, follower) or is_stored
+            is_stored = self._store(batch, follower) or is_stored
         if stayed and (at == self._front if self._joined else at == end):
-            self._join(turn, stayed, at)
+            self._join(batch, stayed, at)
             return True
         for follower in stayed:
             if follower in given.copies or at - follower.stored >= _UNSTORED:
-                is_stored = self._store(turn, follower) or is_stored
+                is_stored = self._store(batch, follower) or is_stored
         return is_stored
 
-    def _join(self, turn: Turn, followers: list[Follower], at: int) -> None:
+    def _join(self, batch: Batch, followers: list[Follower], at: int) -> None:
         log = self.source.log.name
         if not self._joined:
-            turn.durable.create_group(log, FRONT, STREAM, "", at)
+            batch.durable.create_group(log, FRONT, STREAM, "", at)
             self._front = self._front_stored = at
         for follower in followers:
-            turn.durable.delete_group(log, cursor_of(follower.queue.name))
+            batch.durable.delete_group(log, cursor_of(follower.queue.name))
             del self._apart[follower.queue]
             self._joined[follower.queue] = follower
 
-    def _part(self, turn: Turn, follower: Follower) -> None:
+    def _part(self, batch: Batch, follower: Follower) -> None:
         follower.stored = follower.position
         self._apart[follower.queue] = follower
-        turn.durable.create_group(self.source.log.name, cursor_of(follower.queue.name), STREAM, "", follower.position)
+        batch.durable.create_group(self.source.log.name, cursor_of(follower.queue.name), STREAM, "", follower.position)
 
-    def _store(self, turn: Turn, follower: Follower) -> bool:
+    def _store(self, batch: Batch, follower: Follower) -> bool:
         if follower.position == follower.stored:
             return False
         follower.stored = follower.position
-        turn.durable.commit_offset(self.source.log.name, cursor_of(follower.queue.name), follower.position)
+        batch.durable.commit_offset(self.source.log.name, cursor_of(follower.queue.name), follower.position)
         return True
 
-    def _store_front(self, turn: Turn, at: int) -> None:
+    def _store_front(self, batch: Batch, at: int) -> None:
         self._front = self._front_stored = at
-        turn.durable.commit_offset(self.source.log.name, FRONT, at)
+        batch.durable.commit_offset(self.source.log.name, FRONT, at)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Turn
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import (
     BEST_EFFORT,
@@ -54,9 +54,9 @@ _LONGEST: Final = 200
 class SessionQueues:
     """Makes, finds and drops them, and lets consumers in."""
 
-    def __init__(self, engine: Engine, host: str, line: Line, clock: Clock, queues: Queues) -> None:
+    def __init__(self, engine: Engine, host: str, pipeline: CommitPipeline, clock: Clock, queues: Queues) -> None:
         self._host = host
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
         self._queues = queues
         self._left = {name for name in engine.logs() if is_inner(name) and unscoped(host, name) is not None}
@@ -72,7 +72,7 @@ class SessionQueues:
         queue = self._queues.open_inner(definition)
         self._left.discard(queue.log.name)
         if queue.refusal is None:
-            group_named(queue, self._line.open(), DEFAULT_GROUP, WORK)
+            group_named(queue, self._pipeline.open(), DEFAULT_GROUP, WORK)
         return queue
 
     def drop(self, queue: Queue) -> None:
@@ -90,17 +90,17 @@ class SessionQueues:
         """Let a consumer have what waits. One that is damaged gives nothing."""
         if queue.refusal is not None:
             return
-        group = group_named(queue, self._line.open(), DEFAULT_GROUP, WORK)
+        group = group_named(queue, self._pipeline.open(), DEFAULT_GROUP, WORK)
         group.consumers.join(consumer)
         consumer.group = group
-        self._line.pump_soon(queue)
+        self._pipeline.pump_soon(queue)
 
     def leave(self, consumer: Consumer) -> None:
         """What the consumer holds goes back in line."""
         group = consumer.group
         if group is not None and not group.queue.is_gone:
-            group.queue.leave(self._line.open(), consumer, self._clock.now_us())
-            self._line.pump_soon(group.queue)
+            group.queue.leave(self._pipeline.open(), consumer, self._clock.now_us())
+            self._pipeline.pump_soon(group.queue)
 
 
 def is_inner(log: str) -> bool:
@@ -444,19 +444,19 @@ class PubSub:
         return self._routes.of(topic) or self._routes.build(topic, self._topology.of_topic(topic))
 
     def send(
-        self, turn: Turn, route: Route, message: Message, assurance: int, retain: bool, publisher: Session | None
+        self, batch: Batch, route: Route, message: Message, assurance: int, retain: bool, publisher: Session | None
     ) -> Sent:
         """Hand a message to all subscribers of its route, and stage it for the sessions that keep it."""
         sent = Sent()
         if retain:
             sent.is_stored = True
             try:
-                self.retained.keep(turn, Envelope(message, assurance, True))
+                self.retained.keep(batch, Envelope(message, assurance, True))
             except HeadraceError as error:
                 sent.refusal = error.with_traceback(None)  # its frames hold the message
         sent.count += self.send_live(route, message, assurance, retain, publisher)
         for queue, kept in self.copies(route, message, assurance, retain, publisher):
-            self._accept(turn, queue, kept, sent)
+            self._accept(batch, queue, kept, sent)
         return sent
 
     def send_live(
@@ -497,13 +497,13 @@ class PubSub:
         for audience in self.route(envelope.message.source.topic).everyone:
             audience.deliver(envelope.message, BEST_EFFORT, False, None)
 
-    def keep(self, turn: Turn, session: Session, message: Message) -> None:
+    def keep(self, batch: Batch, session: Session, message: Message) -> None:
         """Have a message that is marked for this session wait for it."""
-        self._accept(turn, self.queue(session), message, Sent())
+        self._accept(batch, self.queue(session), message, Sent())
 
-    def hand_over(self, turn: Turn, session: Session, message: Message) -> None:
+    def hand_over(self, batch: Batch, session: Session, message: Message) -> None:
         """The same for one that waited for others too and is settled there in this very turn: it cannot be refused."""
-        turn.move(self.queue(session), message)
+        batch.move(self.queue(session), message)
 
     def queue(self, session: Session) -> "Queue":
         """What waits for a session; made with the first message."""
@@ -515,11 +515,11 @@ class PubSub:
                 self._inner.join(queue, session.consumer)
         return queue
 
-    def _accept(self, turn: Turn, queue: "Queue", message: Message, sent: Sent) -> None:
+    def _accept(self, batch: Batch, queue: "Queue", message: Message, sent: Sent) -> None:
         sent.count += 1
         sent.is_stored = True
         try:
-            accept(queue, turn, message, message.timestamp_us)
+            accept(queue, batch, message, message.timestamp_us)
         except HeadraceError as error:
             sent.refusal = error.with_traceback(None)
 

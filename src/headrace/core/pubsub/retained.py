@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.pubsub.session import DEFAULT_BOUNDS, Bounds, Envelope, decode_envelope, encode_envelope
 from headrace.errors import Corrupt, HeadraceError, Refused
 from headrace.storage.api import RETAINED, Engine
@@ -71,21 +71,21 @@ class Retained:
 
     # -- keeping -----------------------------------------------------------------------------------------------------
 
-    def keep(self, turn: Turn, envelope: Envelope) -> None:
+    def keep(self, batch: Batch, envelope: Envelope) -> None:
         """Have this be its topic's message from now on; one without payload clears the topic.
 
         Raises Refused when there are too many already, or they are too large.
         """
         topic = envelope.message.source.topic
         if not envelope.message.payload:
-            self.clear(turn, topic)
+            self.clear(batch, topic)
             return
         value = encode_envelope(envelope)
         self._check_room(topic, len(value))
-        turn.durable.put(RETAINED, self._key(topic), value)
+        batch.durable.put(RETAINED, self._key(topic), value)
         self._staged[topic] = envelope
         self._add(topic, len(value), envelope.message.expires_us)
-        turn.confirms.add(self._when_stored(topic, envelope))
+        batch.confirms.add(self._when_stored(topic, envelope))
 
     def keep_volatile(self, envelope: Envelope) -> None:
         """The same for what the broker says of itself: nothing is stored."""
@@ -93,17 +93,17 @@ class Retained:
         self._passing[topic] = envelope
         self._add(topic, 0, 0)
 
-    def clear(self, turn: Turn, topic: str) -> None:
+    def clear(self, batch: Batch, topic: str) -> None:
         """Forget the topic's message."""
         size = self._sizes.pop(topic, None)
         if size is None:
             return
         self.size_bytes -= size
         self._staged.pop(topic, None)
-        turn.durable.delete(RETAINED, self._key(topic))
+        batch.durable.delete(RETAINED, self._key(topic))
         self._prune(topic)
 
-    def expire(self, turn: Turn, now_us: int) -> None:
+    def expire(self, batch: Batch, now_us: int) -> None:
         """Clear what has run out, so much of it that others are served in time; the next call goes on."""
         for _ in range(_EXPIRED_AT_ONCE):
             if not self._expiries or self._expiries[0][0] > now_us:
@@ -111,7 +111,7 @@ class Retained:
             topic = heapq.heappop(self._expiries)[1]
             envelope = self._find(topic)
             if envelope is not None and 0 < envelope.message.expires_us <= now_us:
-                self.clear(turn, topic)
+                self.clear(batch, topic)
 
     @property
     def next_expiry_us(self) -> int:

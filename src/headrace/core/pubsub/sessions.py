@@ -21,8 +21,8 @@ from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.access.permissions import Rights
-from headrace.core.batch import Turn
-from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.batch import Batch
+from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
 from headrace.core.pubsub.pubsub import PubSub
 from headrace.core.pubsub.session import (
     FOREVER,
@@ -67,50 +67,50 @@ class SessionStore:
                 _log.error("an entry of the session %r is left out: %r: %s", session.client_id, fact, error)
         return sessions
 
-    def put(self, turn: Turn, session: Session) -> None:
+    def put(self, batch: Batch, session: Session) -> None:
         session.is_stored = True
         values = {"lifetime_s": session.lifetime_s, "left_us": session.left_us, "user": session.user}
         value = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
-        turn.durable.put(SESSIONS, self._key(session, b"s"), value)
+        batch.durable.put(SESSIONS, self._key(session, b"s"), value)
 
-    def put_subscription(self, turn: Turn, subscription: Subscription) -> None:
+    def put_subscription(self, batch: Batch, subscription: Subscription) -> None:
         key = self._key(subscription.session, b"f" + subscription.pattern.encode())
-        turn.durable.put(SESSIONS, key, _encode_subscription(subscription))
+        batch.durable.put(SESSIONS, key, _encode_subscription(subscription))
 
-    def delete_subscription(self, turn: Turn, session: Session, pattern: str) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"f" + pattern.encode()))
+    def delete_subscription(self, batch: Batch, session: Session, pattern: str) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"f" + pattern.encode()))
 
-    def put_will(self, turn: Turn, session: Session, will: Will) -> None:
+    def put_will(self, batch: Batch, session: Session, will: Will) -> None:
         value = will.delay_s.to_bytes(4) + will.expires_s.to_bytes(4) + encode_envelope(will.envelope)
-        turn.durable.put(SESSIONS, self._key(session, b"w"), value)
+        batch.durable.put(SESSIONS, self._key(session, b"w"), value)
 
-    def delete_will(self, turn: Turn, session: Session) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"w"))
+    def delete_will(self, batch: Batch, session: Session) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"w"))
 
-    def put_taken(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.put(SESSIONS, self._key(session, b"i" + number.to_bytes(2)), b"")
+    def put_taken(self, batch: Batch, session: Session, number: int) -> None:
+        batch.durable.put(SESSIONS, self._key(session, b"i" + number.to_bytes(2)), b"")
 
-    def delete_taken(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"i" + number.to_bytes(2)))
+    def delete_taken(self, batch: Batch, session: Session, number: int) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"i" + number.to_bytes(2)))
 
-    def put_completing(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.put(SESSIONS, self._key(session, b"o" + number.to_bytes(2)), b"")
+    def put_completing(self, batch: Batch, session: Session, number: int) -> None:
+        batch.durable.put(SESSIONS, self._key(session, b"o" + number.to_bytes(2)), b"")
 
-    def delete_completing(self, turn: Turn, session: Session, number: int) -> None:
-        turn.durable.delete(SESSIONS, self._key(session, b"o" + number.to_bytes(2)))
+    def delete_completing(self, batch: Batch, session: Session, number: int) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, b"o" + number.to_bytes(2)))
 
-    def delete(self, turn: Turn, session: Session) -> None:
+    def delete(self, batch: Batch, session: Session) -> None:
         """Forget everything about the session but its will."""
         session.is_stored = False
-        turn.durable.delete(SESSIONS, self._key(session, b"s"))
+        batch.durable.delete(SESSIONS, self._key(session, b"s"))
         for pattern in session.subscriptions:
-            self.delete_subscription(turn, session, pattern)
+            self.delete_subscription(batch, session, pattern)
         for kind, numbers in ((b"i", session.taken), (b"o", session.completing)):
-            self._delete_numbers(turn, session, kind, numbers)
+            self._delete_numbers(batch, session, kind, numbers)
 
-    def _delete_numbers(self, turn: Turn, session: Session, kind: bytes, numbers: Iterable[int]) -> None:
+    def _delete_numbers(self, batch: Batch, session: Session, kind: bytes, numbers: Iterable[int]) -> None:
         for number in numbers:
-            turn.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
+            batch.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
 
     def _key(self, session: Session, fact: bytes) -> bytes:
         return b"".join((self._prefix, session.client_id.encode(), _SEPARATOR, fact))
@@ -158,9 +158,11 @@ PublishWill = Callable[[Will], None]
 class Sessions:
     """The sessions of one virtual host by client id."""
 
-    def __init__(self, clock: Clock, line: Line, pubsub: PubSub, store: SessionStore, publish: PublishWill) -> None:
+    def __init__(
+        self, clock: Clock, pipeline: CommitPipeline, pubsub: PubSub, store: SessionStore, publish: PublishWill
+    ) -> None:
         self._clock = clock
-        self._line = line
+        self._pipeline = pipeline
         self._pubsub = pubsub
         self._store = store
         self._publish = publish
@@ -213,10 +215,10 @@ class Sessions:
             former = None
         session = former or Session(client_id, user)
         self._sessions[client_id] = session
-        turn = self._line.open()
+        batch = self._pipeline.open()
         if former is not None and session.will is not None:  # it is back before its will was due
             session.will = None
-            self._store.delete_will(turn, session)
+            self._store.delete_will(batch, session)
         session.lifetime_s = lifetime_s
         session.left_us = session.due_us = 0
         session.link = link
@@ -224,9 +226,9 @@ class Sessions:
         self.connected += 1
         if will is not None:
             session.will = will
-            self._store.put_will(turn, session, will)
+            self._store.put_will(batch, session, will)
         if session.is_kept or session.is_stored:
-            self._store.put(turn, session)
+            self._store.put(batch, session)
         self._pubsub.attach(session)
         return session, former is not None
 
@@ -240,7 +242,7 @@ class Sessions:
         """Let the session live on for so long without a connection."""
         session.lifetime_s = lifetime_s
         if session.is_kept:
-            self._store.put(self._line.open(), session)
+            self._store.put(self._pipeline.open(), session)
 
     def _detach(self, session: Session, keeps_will: bool) -> None:
         now_us = self._clock.now_us()
@@ -250,13 +252,13 @@ class Sessions:
         self._pubsub.detach(session)
         if not keeps_will and session.will is not None:
             session.will = None
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
         if not session.lifetime_s:
             self._end(session)
             return
         if session.will is not None and not session.will.delay_s:
             self._send_will(session)
-        self._store.put(self._line.open(), session)
+        self._store.put(self._pipeline.open(), session)
         self._plan(session, now_us)
 
     def end(self, session: Session) -> None:
@@ -271,9 +273,9 @@ class Sessions:
     def _end(self, session: Session) -> None:
         """Nothing of it stays; its will does not wait any longer."""
         self._send_will(session)
-        turn = self._line.open()
+        batch = self._pipeline.open()
         if session.is_stored:
-            self._store.delete(turn, session)
+            self._store.delete(batch, session)
         self._pubsub.end(session)
         session.due_us = 0
         del self._sessions[session.client_id]
@@ -284,14 +286,14 @@ class Sessions:
         """See PubSub.subscribe; kept with a session that outlives its connection."""
         is_to_begin_with_retained = self._pubsub.subscribe(subscription)
         if subscription.session.is_stored:
-            self._store.put_subscription(self._line.open(), subscription)
+            self._store.put_subscription(self._pipeline.open(), subscription)
         return is_to_begin_with_retained
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
         """See PubSub.unsubscribe."""
         subscription = self._pubsub.unsubscribe(session, pattern)
         if subscription is not None and session.is_stored:
-            self._store.delete_subscription(self._line.open(), session, pattern)
+            self._store.delete_subscription(self._pipeline.open(), session, pattern)
         return subscription
 
     def restrict(self, user: str, rights: Rights | None) -> bool:
@@ -318,7 +320,7 @@ class Sessions:
         will = session.will
         if will is not None and not (rights and rights.may_publish(will.envelope.message.source.topic, client_id)):
             session.will = None
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
         if session.link is not None and (lost or rights is None):
             session.link.restricted()
         return bool(lost) or will is not session.will
@@ -332,7 +334,7 @@ class Sessions:
         """
         session.taken.add(number)
         if session.is_stored:
-            self._store.put_taken(self._line.open(), session, number)
+            self._store.put_taken(self._pipeline.open(), session, number)
 
     def finish_taken(self, session: Session, number: int) -> bool:
         """The client will not send this one again; False when it was not taken."""
@@ -340,14 +342,14 @@ class Sessions:
             return False
         session.taken.remove(number)
         if session.is_stored:
-            self._store.delete_taken(self._line.open(), session, number)
+            self._store.delete_taken(self._pipeline.open(), session, number)
         return True
 
     def complete(self, session: Session, number: int) -> None:
         """The client has a message of this number: it must not be sent again, only finished."""
         session.completing.add(number)
         if session.is_stored:
-            self._store.put_completing(self._line.open(), session, number)
+            self._store.put_completing(self._pipeline.open(), session, number)
 
     def finish_completing(self, session: Session, number: int) -> bool:
         """The client has finished; False when there was nothing to finish."""
@@ -355,7 +357,7 @@ class Sessions:
             return False
         session.completing.remove(number)
         if session.is_stored:
-            self._store.delete_completing(self._line.open(), session, number)
+            self._store.delete_completing(self._pipeline.open(), session, number)
         return True
 
     # -- time --------------------------------------------------------------------------------------------------------
@@ -364,7 +366,7 @@ class Sessions:
         """Publish wills and end sessions that have come due."""
         if not self._is_on_time:
             self._is_on_time = True
-            take_steps(self._line, self._see_to(now_us))
+            take_steps(self._pipeline, self._see_to(now_us))
 
     def _see_to(self, now_us: int) -> Iterator[None]:
         seen = 0
@@ -404,5 +406,5 @@ class Sessions:
     def _send_will(self, session: Session) -> None:
         will, session.will = session.will, None
         if will is not None:
-            self._store.delete_will(self._line.open(), session)
+            self._store.delete_will(self._pipeline.open(), session)
             self._publish(will)

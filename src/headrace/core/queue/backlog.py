@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.definition import QueueDefinition, Retry
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.group import FILTERED_AT_ONCE, READ_AT_ONCE_BYTES, Found, most_bytes
@@ -296,7 +296,7 @@ NOTHING: Final = Waiting(1)
 _INDEXED_AT_ONCE: Final = 4096
 
 
-def next_messages(group: "WorkGroup", turn: Turn, room: int, now_us: int, with_new: bool = True) -> list[Found]:
+def next_messages(group: "WorkGroup", batch: Batch, room: int, now_us: int, with_new: bool = True) -> list[Found]:
     """Up to `room` messages that may be delivered now: none only after passing over what may not.
 
     Without what is new, only what came back.
@@ -305,22 +305,22 @@ def next_messages(group: "WorkGroup", turn: Turn, room: int, now_us: int, with_n
         group.waiting.end_delays(now_us)
     if group.levels > 1:
         _index_new(group)
-    found = _returned(group, turn, room, now_us) if group.waiting.has_ready else []
+    found = _returned(group, batch, room, now_us) if group.waiting.has_ready else []
     if with_new and len(found) < room and not group.waiting.has_ready:  # the rest of what came back is first
         try:
-            found += _fresh(group, turn, room - len(found), now_us)
+            found += _fresh(group, batch, room - len(found), now_us)
         except Unavailable:
             if not found:
                 raise
     return found
 
 
-def admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us: int) -> bool:
+def admit(group: "WorkGroup", batch: Batch, offset: int, message: Message, now_us: int) -> bool:
     """Whether a message that is not due later may be delivered; if not, it is dealt with."""
     if group.filter is not None and not group.filter.matches(group.queue.key_of(message)):
-        group.skip(turn, [(offset, message)])
+        group.skip(batch, [(offset, message)])
         return False
-    return _admit(group, turn, offset, message, now_us)
+    return _admit(group, batch, offset, message, now_us)
 
 
 def delayed_until(group: "WorkGroup", offset: int) -> int:
@@ -362,7 +362,7 @@ def restore_backlog(group: "WorkGroup") -> None:
 # -- what came back ----------------------------------------------------------------------------------------------------
 
 
-def _returned(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Found]:
+def _returned(group: "WorkGroup", batch: Batch, room: int, now_us: int) -> list[Found]:
     """What came back, or all that waits where priorities count: the most urgent first, then the oldest."""
     waiting, state = group.waiting, group.state
     found: list[Found] = []
@@ -385,7 +385,7 @@ def _returned(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Fo
             raise
         for offset, message in enumerate(messages, start):
             is_open = offset not in state.settled and not waiting.was_picked(offset)
-            if is_open and _admit(group, turn, offset, message, now_us):
+            if is_open and _admit(group, batch, offset, message, now_us):
                 found.append((offset, message))
     return found
 
@@ -420,7 +420,7 @@ def _passed(group: "WorkGroup") -> Iterator[tuple[int, int]]:
 # -- what is new -------------------------------------------------------------------------------------------------------
 
 
-def _fresh(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Found]:
+def _fresh(group: "WorkGroup", batch: Batch, room: int, now_us: int) -> list[Found]:
     """What was never delivered, from the cursor on."""
     found: list[Found] = []
     state = group.state
@@ -443,31 +443,31 @@ def _fresh(group: "WorkGroup", turn: Turn, room: int, now_us: int) -> list[Found
             continue  # picked by a consumer with a selector, and perhaps given back since
         if group.filter is not None and not group.filter.matches(group.queue.key_of(message)):
             skipped.append((offset, message))
-        elif _admit(group, turn, offset, message, now_us):
+        elif _admit(group, batch, offset, message, now_us):
             found.append((offset, message))
             if len(found) == room:
                 break
     if skipped:
-        group.skip(turn, skipped)
+        group.skip(batch, skipped)
     return found
 
 
-def _admit(group: "WorkGroup", turn: Turn, offset: int, message: Message, now_us: int) -> bool:
+def _admit(group: "WorkGroup", batch: Batch, offset: int, message: Message, now_us: int) -> bool:
     """Whether this message may be delivered now; if not, see to it that it is dealt with."""
     queue = group.queue
     if message.expires_us and queue.is_expired(message, now_us):
-        queue.disposal.give_up(turn, offset, message, EXPIRED, now_us)
+        queue.disposal.give_up(batch, offset, message, EXPIRED, now_us)
         return False
     if message.not_before_us > now_us:
         group.own_waiting().delay(offset, message.not_before_us, group.level(message))
         queue.wake_at(message.not_before_us)
         return False
     if group.levels > 1 and group.filter is not None and not group.filter.matches(queue.key_of(message)):
-        group.skip(turn, [(offset, message)])
+        group.skip(batch, [(offset, message)])
         return False
     entry = group.state.pending.get(offset)
     if entry is not None and next_attempt_us(queue.definition, entry.attempts, False, now_us) == DEAD:
-        group.bury(turn, offset, message, entry.attempts, DELIVERY_LIMIT, now_us)  # its last try was cut short
+        group.bury(batch, offset, message, entry.attempts, DELIVERY_LIMIT, now_us)  # its last try was cut short
         return False
     return True
 
@@ -489,19 +489,19 @@ class Selection:
         self._again: dict[Consumer, list[int]] = {}
         """Heaps of what a consumer wants and has passed: it came back, or it is not due yet."""
 
-    def pump(self, turn: Turn, now_us: int) -> None:
+    def pump(self, batch: Batch, now_us: int) -> None:
         """Let each that has room look on."""
         group = self._group
         for consumer in sorted(group.consumers.selective, key=_is_silent):
             room = min(group.consumers.room_of(consumer), group.max_pending - group.unsettled, _READ_AT_ONCE)
             if room <= 0 or consumer.turns is not group.consumers:
                 continue
-            found = self._once_more(turn, consumer, room, now_us)
+            found = self._once_more(batch, consumer, room, now_us)
             if len(found) < room:
-                found += self._onwards(turn, consumer, room - len(found), now_us)
+                found += self._onwards(batch, consumer, room - len(found), now_us)
             if found:
                 group.passed = max(group.passed, found[-1][0] + 1)
-                group.give(turn, consumer, found, now_us)
+                group.give(batch, consumer, found, now_us)
             if group.consumers.room_of(consumer) > 0 and self._at[consumer] < group.queue.log.next_offset:
                 group.queue.pump_soon()
 
@@ -516,7 +516,7 @@ class Selection:
         self._at.pop(consumer, None)
         self._again.pop(consumer, None)
 
-    def _once_more(self, turn: Turn, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+    def _once_more(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
         found: list[Found] = []
         waiting = self._again.setdefault(consumer, [])
         later: list[int] = []
@@ -528,13 +528,13 @@ class Selection:
             is_delayed = max(message.not_before_us, delayed_until(self._group, offset)) > now_us
             if is_delayed or self._is_kept(consumer, offset, now_us):
                 later.append(offset)
-            elif admit(self._group, turn, offset, message, now_us):
+            elif admit(self._group, batch, offset, message, now_us):
                 found.append((offset, message))
         for offset in later:
             heapq.heappush(waiting, offset)
         return found
 
-    def _onwards(self, turn: Turn, consumer: Consumer, room: int, now_us: int) -> list[Found]:
+    def _onwards(self, batch: Batch, consumer: Consumer, room: int, now_us: int) -> list[Found]:
         group = self._group
         log = group.queue.log
         found: list[Found] = []
@@ -544,14 +544,14 @@ class Selection:
             for message in log.read(at, min(last - at, _READ_AT_ONCE)):
                 at += 1
                 if group.is_waiting(at - 1) and self._wants(consumer, message):
-                    self._pick(turn, consumer, at - 1, message, found, now_us)
+                    self._pick(batch, consumer, at - 1, message, found, now_us)
                     if len(found) == room:
                         break
         self._at[consumer] = at
         return found
 
     def _pick(
-        self, turn: Turn, consumer: Consumer, offset: int, message: Message, found: list[Found], now_us: int
+        self, batch: Batch, consumer: Consumer, offset: int, message: Message, found: list[Found], now_us: int
     ) -> None:
         due_us = max(message.not_before_us, delayed_until(self._group, offset))
         if due_us > now_us:
@@ -559,7 +559,7 @@ class Selection:
             self._group.queue.wake_at(due_us)
         elif self._is_kept(consumer, offset, now_us):
             heapq.heappush(self._again.setdefault(consumer, []), offset)
-        elif admit(self._group, turn, offset, message, now_us):
+        elif admit(self._group, batch, offset, message, now_us):
             found.append((offset, message))
 
     def _is_kept(self, consumer: Consumer, offset: int, now_us: int) -> bool:

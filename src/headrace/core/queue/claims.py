@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from headrace.clock import Clock
-from headrace.core.pipeline import Line
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, RELEASE
 from headrace.core.queue.queue import DEFAULT_GROUP, group_named
@@ -27,8 +27,8 @@ Range = tuple[int, int]
 class Claims:
     """The claims of one virtual host. Each call is about one queue, one group, and the name of who claims."""
 
-    def __init__(self, line: Line, queues: Queues, clock: Clock) -> None:
-        self._line = line
+    def __init__(self, pipeline: CommitPipeline, queues: Queues, clock: Clock) -> None:
+        self._pipeline = pipeline
         self._queues = queues
         self._clock = clock
         self._holders: dict[tuple[WorkGroup, str], Consumer] = {}
@@ -41,9 +41,9 @@ class Claims:
         members = self._members(queue, group)
         holder = self._holder(members, name)
         holder.lease_us = lease_ms * 1000
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
         try:
-            taken = take_many(members, turn, holder, min(most, AT_ONCE), before, now_us)
+            taken = take_many(members, batch, holder, min(most, AT_ONCE), before, now_us)
         except Corrupt as error:
             members.queue.refuse(error)
             raise
@@ -64,7 +64,7 @@ class Claims:
         if len(held) < len(offsets):
             known = set(held)
             missing = [offset for offset in offsets if offset not in known]
-            held += take_these(members, self._line.open(), holder, missing, now_us)
+            held += take_these(members, self._pipeline.open(), holder, missing, now_us)
         self._keep(members, holder)
         return held
 
@@ -76,35 +76,35 @@ class Claims:
         members = self._members(queue, group)
         holder = self._holder(members, name)
         now_us = self._clock.now_us()
-        turn = self._line.open()
+        batch = self._pipeline.open()
         count = 0
         for offset in _offsets(ranges):
             if holder.holds(offset):
-                members.settle(turn, holder, offset, ACK, now_us)
+                members.settle(batch, holder, offset, ACK, now_us)
                 count += 1
             else:
-                count += finish_waiting(members, turn, offset, now_us)
+                count += finish_waiting(members, batch, offset, now_us)
         self._keep(members, holder)
-        self._line.pump_soon(members.queue)
+        self._pipeline.pump_soon(members.queue)
         return count
 
     def release(self, queue: str, group: str, name: str) -> int:
         """Give back all that a claim holds, untried; returns how many. Raises as `take` does."""
         members = self._members(queue, group)
         holder = self._holder(members, name)
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
         offsets = holder.held()
         for offset in offsets:
-            members.settle(turn, holder, offset, RELEASE, now_us)
+            members.settle(batch, holder, offset, RELEASE, now_us)
         self._keep(members, holder)
-        self._line.pump_soon(members.queue)
+        self._pipeline.pump_soon(members.queue)
         return len(offsets)
 
     def _members(self, queue: str, group: str) -> WorkGroup:
         found = self._queues.usable(queue)
         if found.definition.is_stream:
             raise Refused(f"queue {queue!r} is a stream: read it, there is nothing to claim in it")
-        members = group_named(found, self._line.open(), group or DEFAULT_GROUP, WORK)
+        members = group_named(found, self._pipeline.open(), group or DEFAULT_GROUP, WORK)
         found.touch(self._clock.now_us())
         assert isinstance(members, WorkGroup)
         return members

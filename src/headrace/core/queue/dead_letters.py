@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
-from headrace.core.batch import Turn
-from headrace.core.pipeline import Line
+from headrace.core.batch import Batch
+from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import BROWSE_BYTES, Found
@@ -47,13 +47,13 @@ Letters = tuple[_Found, int | None]
 class DeadLetters:
     """Moves given-up messages to dead-letter queues, and back."""
 
-    def __init__(self, queues: "Queues", codecs: Codecs, line: Line, clock: Clock) -> None:
+    def __init__(self, queues: "Queues", codecs: Codecs, pipeline: CommitPipeline, clock: Clock) -> None:
         self._queues = queues
         self._codecs = codecs
-        self._line = line
+        self._pipeline = pipeline
         self._clock = clock
 
-    def move(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
+    def move(self, batch: Batch, queue: Queue, message: Message, death: Death) -> None:
         """Send a message to where this queue's dead letters go; it is dropped when that is nowhere."""
         definition = queue.definition
         try:
@@ -67,7 +67,7 @@ class DeadLetters:
         if definition.dead_letter_exchange is None:
             if properties is not None:
                 add_queue_history(properties, message, death)
-            targets = self.graves(turn, definition)
+            targets = self.graves(batch, definition)
         else:
             exchange = definition.dead_letter_exchange
             extra_keys = routes_of(properties)
@@ -80,7 +80,7 @@ class DeadLetters:
         for target in targets:
             # A damaged queue takes nothing; RabbitMQ drops what would go round for ever.
             if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
-                turn.move(target, stamped(target, letter, death.time_us))
+                batch.move(target, stamped(target, letter, death.time_us))
                 if properties is not None and is_dead_elsewhere(properties, target.name):
                     target.letters_end = -1
 
@@ -91,7 +91,7 @@ class DeadLetters:
         except NotFound:
             return []  # as RabbitMQ does: the exchange may come later, the message does not wait for it
 
-    def graves(self, turn: Turn, definition: QueueDefinition) -> list[Queue]:
+    def graves(self, batch: Batch, definition: QueueDefinition) -> list[Queue]:
         """The queues that take dead letters which no exchange routes; made if there is none."""
         name = definition.dead_letter_queue
         topology = self._queues.topology
@@ -102,7 +102,7 @@ class DeadLetters:
             name = topology.name_for(name)
         existing = topology.queues.get(name)
         if existing is None:
-            existing = self._queues.create(turn, QueueDefinition(name, durable=definition.is_stored))
+            existing = self._queues.create(batch, QueueDefinition(name, durable=definition.is_stored))
         return [existing]
 
     def _reborn(self, message: Message, properties: Properties | None, exchange: str, key: str, now_us: int) -> Message:
@@ -253,12 +253,12 @@ class DeadLetters:
     ) -> "Moved":
         """The same for offsets below `stop`, and only to queues with a name for which `may` is true."""
         queue = self._emptied(grave)
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
 
         def send(at: int, letter: Message) -> bool:
-            return self._send_back(turn, queue, at, letter, now_us, may)
+            return self._send_back(batch, queue, at, letter, now_us, may)
 
-        return self._each(turn, grave, limit, start, send, stop, max_bytes, looks)
+        return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
 
     def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
         """Send what waits in a queue to another queue, as it is, in order and in one commit; returns how many went.
@@ -281,15 +281,15 @@ class DeadLetters:
         queue, to = self._emptied(grave), self._queues.usable(target, None)
         if to is queue:
             raise Refused(f"messages cannot be moved from queue {queue.name!r} to itself: they are there already")
-        turn, now_us = self._line.open(), self._clock.now_us()
+        batch, now_us = self._pipeline.open(), self._clock.now_us()
 
         def send(offset: int, message: Message) -> bool:
-            if not _take_out(turn, queue, offset):
+            if not _take_out(batch, queue, offset):
                 return False
-            turn.move(to, stamped(to, message, now_us))
+            batch.move(to, stamped(to, message, now_us))
             return True
 
-        return self._each(turn, grave, limit, start, send, stop, max_bytes, looks)
+        return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
 
     def purge(self, name: str) -> int:
         """Drop the dead letters of a queue; returns how many. Raises NotFound, Refused for a stream, Corrupt."""
@@ -307,18 +307,18 @@ class DeadLetters:
     def drop(self, grave: "Grave", start: int = 0, stop: int = MAX_OFFSET, looks: int = LOOKS) -> "Moved":
         """Drop dead letters: all in a queue that has nothing else, or the next of those among other messages."""
         queue = self._emptied(grave)
-        turn = self._line.open()
-        turn.is_promised = turn.is_promised or queue.durable
+        batch = self._pipeline.open()
+        batch.is_promised = batch.is_promised or queue.durable
         if grave.is_whole:
-            return Moved(queue.disposal.purge(turn), None)
+            return Moved(queue.disposal.purge(batch), None)
 
         def drop(offset: int, message: Message) -> bool:
-            if not _take_out(turn, queue, offset):
+            if not _take_out(batch, queue, offset):
                 return False
             queue.settled(message)
             return True
 
-        return self._each(turn, grave, LOOKS, start, drop, stop, REDRIVE_BYTES, looks)
+        return self._each(batch, grave, LOOKS, start, drop, stop, REDRIVE_BYTES, looks)
 
     def _emptied(self, grave: "Grave") -> Queue:
         """The queue out of which messages are about to go.
@@ -336,7 +336,7 @@ class DeadLetters:
 
     def _each(
         self,
-        turn: Turn,
+        batch: Batch,
         grave: "Grave",
         limit: int,
         start: int,
@@ -348,7 +348,7 @@ class DeadLetters:
         """Send messages of a queue off, up to all bounds."""
         queue = grave.queue
         if not queue.work_groups():
-            group_named(queue, turn, DEFAULT_GROUP, WORK)
+            group_named(queue, batch, DEFAULT_GROUP, WORK)
         done = Moved(0, None)
         while done.messages < limit and done.size_bytes < max_bytes and done.looks < looks:
             most = min(limit - done.messages, looks - done.looks, 256)
@@ -369,17 +369,17 @@ class DeadLetters:
         return done
 
     def _send_back(
-        self, turn: Turn, grave: Queue, offset: int, letter: Message, now_us: int, may: Callable[[str], bool] | None
+        self, batch: Batch, grave: Queue, offset: int, letter: Message, now_us: int, may: Callable[[str], bool] | None
     ) -> bool:
         properties = self._codecs.decode(letter)
         name, exchange, key = birth_of(properties, letter)
         origin = self._queues.topology.queues.get(name)
         if origin is None or origin is grave or origin.refusal is not None or (may is not None and not may(name)):
             return False
-        if not _take_out(turn, grave, offset):
+        if not _take_out(batch, grave, offset):
             return False
         forget_deaths(properties)
-        turn.move(origin, stamped(origin, self._reborn(letter, properties, exchange, key, now_us), now_us))
+        batch.move(origin, stamped(origin, self._reborn(letter, properties, exchange, key, now_us), now_us))
         return True
 
 
@@ -420,10 +420,10 @@ def _oldest(queue: Queue, head: int, most: int) -> list[Message]:
         return []
 
 
-def _take_out(turn: Turn, queue: Queue, offset: int) -> bool:
+def _take_out(batch: Batch, queue: Queue, offset: int) -> bool:
     """Have no group deliver a message any more; False when a consumer has it right now."""
     groups = queue.work_groups()
     before = [group.ready for group in groups]
     for group in groups:
-        group.drop(turn, offset)
+        group.drop(batch, offset)
     return before != [group.ready for group in groups]

@@ -6,7 +6,7 @@ Only what waits for a consumer counts, as RabbitMQ has it; what was accepted and
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
 from headrace.core.queue.history import EXPIRED, MAXLEN
 from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
@@ -23,7 +23,7 @@ _EXPIRED_AT_ONCE: Final = 1000
 """How many expired messages are seen to in one turn: a backlog that ran out all at once must not be one huge commit."""
 
 
-def run_due(queue: "Queue", turn: Turn, now_us: int) -> None:
+def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
     """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
     lifetime_us = queue.definition.lifetime_ms * 1000
     if lifetime_us and not queue.consumers and now_us >= queue.used_us + lifetime_us:
@@ -33,10 +33,10 @@ def run_due(queue: "Queue", turn: Turn, now_us: int) -> None:
         return
     try:
         queue.end_delays(now_us)
-        end_overdue(queue, turn, now_us)
+        end_overdue(queue, batch, now_us)
         if queue.retention_at_us and queue.retention_at_us <= now_us:
             queue.retention_at_us = 0
-            queue.disposal.retain(turn, now_us)
+            queue.disposal.retain(batch, now_us)
     except Corrupt as error:
         queue.refuse(error)
     except Unavailable:
@@ -53,23 +53,23 @@ def try_again(queue: "Queue", now_us: int) -> None:
     queue.wake_at(now_us + _AGAIN_US)
 
 
-def end_overdue(queue: "Queue", turn: Turn, now_us: int) -> None:
+def end_overdue(queue: "Queue", batch: Batch, now_us: int) -> None:
     """End claims that ran out and give up what expired among the oldest, as many as a turn has room for."""
     has_more = False
     for group in list(queue.groups.values()):
-        has_more = group.on_time(turn, now_us) or has_more
-    expire(queue, turn, now_us)
+        has_more = group.on_time(batch, now_us) or has_more
+    expire(queue, batch, now_us)
     if has_more:
         queue.is_overdue = True
         queue.pump_soon()
 
 
-def expire(queue: "Queue", turn: Turn, now_us: int) -> None:
+def expire(queue: "Queue", batch: Batch, now_us: int) -> None:
     """Give up what expired among the oldest, as many as a turn has room for."""
     queue.is_overdue = False
     if queue.definition.is_stream:
         return
-    again_us = queue.disposal.expire_head(turn, now_us, _EXPIRED_AT_ONCE)
+    again_us = queue.disposal.expire_head(batch, now_us, _EXPIRED_AT_ONCE)
     if again_us > now_us:
         queue.wake_at(again_us)
     elif again_us:
@@ -286,7 +286,7 @@ class Disposal:
         self.has_given_up = False
         """Whether there is something in it that waits for the end of what is before."""
 
-    def give_up(self, turn: Turn, offset: int, message: Message, reason: str, now_us: int) -> None:
+    def give_up(self, batch: Batch, offset: int, message: Message, reason: str, now_us: int) -> None:
         """Have no group deliver this message any more, and make it one dead letter however many groups there are.
 
         One that is with a consumer of some group stays there.
@@ -297,20 +297,20 @@ class Disposal:
             ready = group.ready
             entry = group.state.pending.get(offset)
             attempts = entry.attempts if entry is not None else 0
-            group.drop(turn, offset)
+            group.drop(batch, offset)
             if group.ready < ready:
-                queue.note_end(turn, group, offset, attempts, reason, now_us)
+                queue.note_end(batch, group, offset, attempts, reason, now_us)
                 self._depth.settled(message)
         if offset not in self._given_up:
             self._given_up.add(offset, offset + 1)
             self.has_given_up = True
             queue.look_at_exit()
             queue.unschedule(message)
-            queue.dead_letter(turn, message, "", offset, 0, reason, now_us)
+            queue.dead_letter(batch, message, "", offset, 0, reason, now_us)
         if not groups:
-            self.truncate(turn, offset + 1)
+            self.truncate(batch, offset + 1)
 
-    def expire_head(self, turn: Turn, now_us: int, most: int) -> int:
+    def expire_head(self, batch: Batch, now_us: int, most: int) -> int:
         """Give up what expired among the oldest; returns when to look again: 0 for never, `now_us` for at once."""
         queue = self._queue
         for _ in range(most):
@@ -320,26 +320,26 @@ class Disposal:
             message = queue.message(offset)
             if message.expires_us == 0 or message.expires_us > now_us:
                 return message.expires_us
-            self.give_up(turn, offset, message, EXPIRED, now_us)
+            self.give_up(batch, offset, message, EXPIRED, now_us)
         return now_us
 
-    def drop_surplus(self, turn: Turn, now_us: int) -> None:
+    def drop_surplus(self, batch: Batch, now_us: int) -> None:
         """Let the oldest waiting messages go until the limits are kept."""
         for offset in self._depth.surplus():
-            self.give_up(turn, offset, self._queue.message(offset), MAXLEN, now_us)
+            self.give_up(batch, offset, self._queue.message(offset), MAXLEN, now_us)
 
-    def purge(self, turn: Turn) -> int:
+    def purge(self, batch: Batch) -> int:
         """Drop every message that waits; what consumers hold stays with them. Returns how many went."""
         queue = self._queue
         count = queue.messages
         groups = queue.work_groups()
         for group in groups:
-            group.purge(turn)
+            group.purge(batch)
         if not groups:
-            self.truncate(turn, queue.log.next_offset)
+            self.truncate(batch, queue.log.next_offset)
         queue.forget_schedule()
         self._depth.count()
-        turn.touch(queue)
+        batch.touch(queue)
         return count
 
     def loss(self, definition: QueueDefinition, now_us: int) -> int:
@@ -353,18 +353,18 @@ class Disposal:
             return max(0, after - max(before, queue.first_offset))
         return self._depth.loss(definition) if definition.overflow == DROP_HEAD else 0
 
-    def trim(self, turn: Turn, floor: int) -> None:
+    def trim(self, batch: Batch, floor: int) -> None:
         """What is below the floor leaves the log."""
         if floor > self._queue.first_offset:
-            self.truncate(turn, floor)
+            self.truncate(batch, floor)
 
-    def retain(self, turn: Turn, now_us: int) -> None:
+    def retain(self, batch: Batch, now_us: int) -> None:
         """Drop what retention allows, never what a work group still needs, or an archive where that is waited for."""
         queue = self._queue
         retention = queue.definition.retention
         point = truncation_point(queue.log, retention, self.retention_floor(retention), now_us)
         if point > queue.first_offset:
-            self.truncate(turn, point)
+            self.truncate(batch, point)
 
     def retention_floor(self, retention: Retention) -> int:
         """The lowest offset that retention must leave: work groups need it, or it is not archived yet."""
@@ -374,21 +374,21 @@ class Disposal:
         archive = queue.groups.get(ARCHIVE)
         return min(queue.floor(), archive.state.committed if archive is not None else queue.first_offset)
 
-    def truncate(self, turn: Turn, before: int) -> None:
+    def truncate(self, batch: Batch, before: int) -> None:
         """Have the log begin at `before`."""
         queue = self._queue
         if queue.is_limited and not (queue.is_retained and queue.work_groups()):
             self._depth.truncating(queue.first_offset, before)
         queue.cut_below = before
-        turn.commit_for(queue).truncate(queue.log.name, before)
+        batch.commit_for(queue).truncate(queue.log.name, before)
         if self.has_given_up:
             self._given_up.discard_below(before)
             self.has_given_up = self._given_up.size > 0
             queue.look_at_exit()
-        queue.truncated(turn, before)
+        queue.truncated(batch, before)
 
 
-def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
+def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> None:
     """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or len(message.payload) > definition.max_message_bytes:
@@ -396,13 +396,13 @@ def accept(queue: "Queue", turn: Turn, message: Message, now_us: int) -> None:
     if depth.is_limited:
         if definition.overflow != DROP_HEAD and depth.is_full(message):
             if definition.overflow == REJECT_PUBLISH_DLX:
-                queue.dead_letter(turn, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
+                queue.dead_letter(batch, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
             raise Refused(f"queue {queue.name!r} is full: it holds {queue.messages} messages and takes no more")
         depth.stage(message)
-    turn.publish(queue, message if definition.message_ttl_ms is None else stamped(queue, message, now_us))
+    batch.publish(queue, message if definition.message_ttl_ms is None else stamped(queue, message, now_us))
 
 
-def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> None:
+def accept_encoded(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
     """The same for many messages at once, of which all are taken or none."""
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or rows.largest_bytes > definition.max_message_bytes:
@@ -414,7 +414,7 @@ def accept_encoded(queue: "Queue", turn: Turn, rows: Encoded, now_us: int) -> No
             )
         depth.stage_many(rows.count, rows.payload_bytes)
     ttl_ms = definition.message_ttl_ms
-    turn.publish_encoded(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
+    batch.publish_encoded(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
 
 
 def takes(queue: "Queue", message: Message) -> bool:
@@ -465,32 +465,32 @@ def stamped(queue: "Queue", message: Message, now_us: int) -> Message:
     )
 
 
-def entered(queue: "Queue", turn: Turn, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
+def entered(queue: "Queue", batch: Batch, first_expiry_us: int, size_bytes: int, now_us: int) -> None:
     """Messages are in the log now: hold the queue to its limits, which may be for them to go again."""
     try:
         if first_expiry_us and not (queue.is_stream and queue.definition.message_ttl_ms is None):
-            _expect(queue, turn, first_expiry_us, now_us)
+            _expect(queue, batch, first_expiry_us, now_us)
         if queue.depth.is_limited:
             queue.depth.add(size_bytes)
-            queue.pump(turn, now_us)  # what goes out at once does not count
-            queue.disposal.drop_surplus(turn, now_us)
+            queue.pump(batch, now_us)  # what goes out at once does not count
+            queue.disposal.drop_surplus(batch, now_us)
         queue.grown()
         if (queue.is_stream or queue.is_retained) and is_over(queue.log, queue.definition.retention):
-            queue.disposal.retain(turn, now_us)
+            queue.disposal.retain(batch, now_us)
     except Corrupt as error:
         queue.refuse(error)
     except Unavailable:
         try_again(queue, now_us)
 
 
-def entered_encoded(queue: "Queue", turn: Turn, rows: list[Encoded], now_us: int) -> None:
+def entered_encoded(queue: "Queue", batch: Batch, rows: list[Encoded], now_us: int) -> None:
     """The same for what was published in bulk."""
     for each in rows:
         for due_us in each.due_times():
             if due_us > now_us:
                 queue.schedule(due_us)
     first_expiry_us = min([each.first_expiry_us for each in rows if each.first_expiry_us], default=0)
-    entered(queue, turn, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
+    entered(queue, batch, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
 
 
 def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
@@ -503,11 +503,11 @@ def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:
     )
 
 
-def _expect(queue: "Queue", turn: Turn, expires_us: int, now_us: int) -> None:
+def _expect(queue: "Queue", batch: Batch, expires_us: int, now_us: int) -> None:
     if expires_us > now_us:
         queue.wake_at(expires_us)
         return
     # RabbitMQ's rule for a time to live of 0: now to a consumer that waits, or never. Its time was up while it
     # was being stored, so the consumers are asked as of the last moment before.
-    queue.pump(turn, expires_us - 1)
-    expire(queue, turn, now_us)
+    queue.pump(batch, expires_us - 1)
+    expire(queue, batch, now_us)

@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.dispatch import Consumer, Delivery, RoundRobin
 from headrace.core.routing.address import effective_group
 from headrace.core.routing.topics import TopicFilter
@@ -176,23 +176,23 @@ class Group(ABC):
         """The consumer that holds this message."""
 
     @abstractmethod
-    def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
+    def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         """End one delivery. Raises Refused when this consumer does not hold that offset."""
 
     @abstractmethod
-    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """End many deliveries of a consumer well; those that it does not hold any more are passed over."""
 
-    def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
+    def acknowledge_one(self, batch: Batch, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one."""
-        self.acknowledge(turn, consumer, [delivery], now_us)
+        self.acknowledge(batch, consumer, [delivery], now_us)
 
     @abstractmethod
-    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
+    def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
         """A member goes; what it holds goes back in line."""
 
     @abstractmethod
-    def on_time(self, turn: Turn, now_us: int) -> bool:
+    def on_time(self, batch: Batch, now_us: int) -> bool:
         """Do what has come due; returns whether there may be more of it, for the next turn."""
 
     @abstractmethod
@@ -200,12 +200,12 @@ class Group(ABC):
         """When something comes due next; 0 for never."""
 
     @abstractmethod
-    def on_truncated(self, turn: Turn, first: int) -> None:
+    def on_truncated(self, batch: Batch, first: int) -> None:
         """The log starts at `first` from now on: what was below is gone."""
 
     # -- dealing out -------------------------------------------------------------------------------------------------
 
-    def pump(self, turn: Turn, now_us: int) -> None:
+    def pump(self, batch: Batch, now_us: int) -> None:
         """Deliver what is ready to whoever has room."""
         if self.is_paused:
             return
@@ -213,18 +213,18 @@ class Group(ABC):
             room = self.consumers.room(min(self.max_pending - self.unsettled, DEALT_AT_ONCE))
             if room <= 0:
                 return
-            found = self._find(turn, room, now_us)
+            found = self._find(batch, room, now_us)
             if found:
-                self._deal(turn, found, now_us)
+                self._deal(batch, found, now_us)
             if not self.has_more():
                 return
         self.queue.pump_soon()
 
-    def _deal(self, turn: Turn, found: list[Found], now_us: int) -> None:
+    def _deal(self, batch: Batch, found: list[Found], now_us: int) -> None:
         """Hand out messages by turns, one to each where several have room, and call each consumer once."""
         consumer, room = self.consumers.next()
         if consumer is not None and room >= len(found):
-            self._hand_all(turn, consumer, found, now_us)
+            self._hand_all(batch, consumer, found, now_us)
             return
         shares: dict[Consumer, list[Found]] = {}
         at = 0
@@ -242,25 +242,25 @@ class Group(ABC):
                 shares[consumer] = share
             else:
                 earlier += share
-        self._hand_out(turn, shares, now_us)
+        self._hand_out(batch, shares, now_us)
 
-    def _hand_out(self, turn: Turn, shares: dict[Consumer, list[Found]], now_us: int) -> None:
+    def _hand_out(self, batch: Batch, shares: dict[Consumer, list[Found]], now_us: int) -> None:
         """Deliver to each consumer its share, whose offsets it has taken."""
-        hands = {consumer: self.claim(turn, consumer, share, now_us) for consumer, share in shares.items()}
+        hands = {consumer: self.claim(batch, consumer, share, now_us) for consumer, share in shares.items()}
         for consumer, hand in hands.items():
             if consumer.turns is not self.consumers:  # another one's delivery made it leave
-                self._take_back(turn, consumer, hand, now_us)
+                self._take_back(batch, consumer, hand, now_us)
                 continue
             if consumer.auto_ack:
-                self.finish(turn, hand, now_us)
+                self.finish(batch, hand, now_us)
             consumer.recipient.deliver(hand)
 
-    def _hand_all(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
+    def _hand_all(self, batch: Batch, consumer: Consumer, found: list[Found], now_us: int) -> None:
         """Have one consumer get everything, as where there is only one."""
         consumer.take([offset for offset, _ in found])
-        hand = self.claim(turn, consumer, found, now_us)
+        hand = self.claim(batch, consumer, found, now_us)
         if consumer.auto_ack:
-            self.finish(turn, hand, now_us)
+            self.finish(batch, hand, now_us)
         consumer.recipient.deliver(hand)
 
     def _count(self, delivered: int, redelivered: int) -> None:
@@ -277,15 +277,15 @@ class Group(ABC):
         """Whether looking on may find more messages to deliver now."""
 
     @abstractmethod
-    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+    def _find(self, batch: Batch, room: int, now_us: int) -> list[Found]:
         """Up to `room` messages that may be delivered now: none only after passing over what may not."""
 
     @abstractmethod
-    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, batch: Batch, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         """These messages are this consumer's now; it has taken their offsets."""
 
     @abstractmethod
-    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+    def finish(self, batch: Batch, deliveries: list[Delivery], now_us: int) -> None:
         """These go to a consumer that need not settle them."""
 
     @abstractmethod
@@ -293,7 +293,7 @@ class Group(ABC):
         """These were found and nobody took them."""
 
     @abstractmethod
-    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def _take_back(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """These were claimed and never reached the consumer."""
 
     def close(self) -> None:
@@ -321,21 +321,21 @@ class Pauses:
             for group in queue.groups.values():
                 group.is_paused = _key(group) in self._keys
 
-    def set(self, turn: Turn, group: Group, is_paused: bool) -> None:
+    def set(self, batch: Batch, group: Group, is_paused: bool) -> None:
         group.is_paused = is_paused
         if not group.queue.durable:
             return
         if is_paused:
             self._keys.add(_key(group))
-            turn.durable.put(PAUSES, _key(group), b"")
+            batch.durable.put(PAUSES, _key(group), b"")
         else:
             self._keys.discard(_key(group))
-            turn.durable.delete(PAUSES, _key(group))
+            batch.durable.delete(PAUSES, _key(group))
 
-    def forget(self, turn: Turn, group: Group) -> None:
+    def forget(self, batch: Batch, group: Group) -> None:
         """The group is gone."""
         if group.is_paused:
-            self.set(turn, group, False)
+            self.set(batch, group, False)
 
 
 def _key(group: Group) -> bytes:

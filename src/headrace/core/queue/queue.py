@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.feeds.feed import is_cursor
 from headrace.core.flow import Statistics
 from headrace.core.properties import Codecs, MessageRow
@@ -69,7 +69,7 @@ def restore_groups(queue: "Queue") -> list[GroupState]:
 
 
 def group_named(
-    queue: "Queue", turn: Turn, name: str, mode: int, key_filter: str = "", auto_commit: bool = True
+    queue: "Queue", batch: Batch, name: str, mode: int, key_filter: str = "", auto_commit: bool = True
 ) -> Group:
     """The group of that name, new if need be. Raises Refused when it is of the other mode."""
     group = queue.groups.get(name)
@@ -77,7 +77,7 @@ def group_named(
         if is_cursor(name):
             raise Refused(f"group {name!r} of queue {queue.name!r} is the broker's own; use another name")
         start = queue.first_offset
-        turn.commit_for(queue).create_group(queue.log.name, name, mode, key_filter, start)
+        batch.commit_for(queue).create_group(queue.log.name, name, mode, key_filter, start)
         group = _add_group(queue, GroupState(name, mode, key_filter, start), auto_commit)
         queue.depth.count()
     elif group.state.mode != mode:
@@ -90,7 +90,7 @@ def group_named(
     return group
 
 
-def remove_group(queue: "Queue", turn: Turn, name: str) -> None:
+def remove_group(queue: "Queue", batch: Batch, name: str) -> None:
     """Forget a group. Raises Refused while it has consumers or when there is none."""
     group = queue.groups.get(name)
     if group is None:
@@ -100,8 +100,8 @@ def remove_group(queue: "Queue", turn: Turn, name: str) -> None:
     del queue.groups[name]
     queue.look_at_groups()
     group.close()
-    turn.commit_for(queue).delete_group(queue.log.name, name)
-    turn.touch(queue)
+    batch.commit_for(queue).delete_group(queue.log.name, name)
+    batch.touch(queue)
     queue.depth.count()
 
 
@@ -135,11 +135,11 @@ class QueueHost(ABC):
     """How often the progress of stream readers that commit by themselves is stored."""
 
     @abstractmethod
-    def dead_letter(self, turn: Turn, queue: "Queue", message: Message, death: Death) -> None:
+    def dead_letter(self, batch: Batch, queue: "Queue", message: Message, death: Death) -> None:
         """Send a message that was given up to where the queue's dead letters go, in the same commit."""
 
     @abstractmethod
-    def history_of(self, turn: Turn, queue: "Queue") -> "Queue":
+    def history_of(self, batch: Batch, queue: "Queue") -> "Queue":
         """The stream in which it is kept how this queue's messages ended."""
 
     @abstractmethod
@@ -180,9 +180,9 @@ class Queue:
     log: Log
     _takes_bytes: int
     """Up to which size messages go into the log as they are, however many and whatever they say; -1 for none."""
-    batches: int
+    appends_number: int
     """The batches that it is in, by number: see batch.py."""
-    batch: int
+    append_at: int
     """Its place there."""
     ack_timeout_us: int
     durable: bool
@@ -255,7 +255,7 @@ class Queue:
         self.deleted = False
         self.is_leaving = False
         """Whether it goes in a moment, and nobody finds it by its name any more."""
-        self.batches = self.batch = 0
+        self.appends_number = self.append_at = 0
         self.touched = self.due = 0
         self.depth = Depth(self)
         self.is_limited = self.depth.is_limited
@@ -316,7 +316,7 @@ class Queue:
 
     # -- what it is --------------------------------------------------------------------------------------------------
 
-    def alter(self, turn: Turn, definition: QueueDefinition, is_start: bool, now_us: int) -> None:
+    def alter(self, batch: Batch, definition: QueueDefinition, is_start: bool, now_us: int) -> None:
         """Be what this definition says, of the same type and durability; what it leaves no room for goes.
 
         At a start, before anybody uses the queue, its groups are made anew: they deliver as the definition says.
@@ -337,11 +337,11 @@ class Queue:
         self._look_at_entry()
         self.depth.count()
         if definition.is_stream or self.is_retained:
-            self.disposal.retain(turn, now_us)
+            self.disposal.retain(batch, now_us)
         else:
-            turn.touch(self)  # what was kept goes
+            batch.touch(self)  # what was kept goes
         if definition.overflow == DROP_HEAD and not definition.is_stream:
-            self.disposal.drop_surplus(turn, now_us)
+            self.disposal.drop_surplus(batch, now_us)
         if self.awaited_bytes >= 0:
             offer_room(self)
         plan(self, now_us)
@@ -383,7 +383,7 @@ class Queue:
         except Refused:
             return False
 
-    def appended(self, turn: Turn, messages: list[Message], now_us: int) -> None:
+    def appended(self, batch: Batch, messages: list[Message], now_us: int) -> None:
         """These messages are in the log now."""
         first_expiry_us = 0
         for message in messages:
@@ -394,7 +394,7 @@ class Queue:
                 first_expiry_us = expires_us
         if first_expiry_us or self.is_stream or self.is_limited or self.is_retained:
             size_bytes = sum([len(message.payload) for message in messages]) if self.is_limited else 0
-            entered(self, turn, first_expiry_us, size_bytes, now_us)
+            entered(self, batch, first_expiry_us, size_bytes, now_us)
 
     def schedule(self, due_us: int) -> None:
         """A message is here that may not be delivered before this time; readers of streams do not wait for it."""
@@ -543,10 +543,10 @@ class Queue:
                 lowest = min(lowest, group.state.committed)
         return lowest
 
-    def truncated(self, turn: Turn, first: int) -> None:
+    def truncated(self, batch: Batch, first: int) -> None:
         """The log begins at `first` now: groups that are behind go on there."""
         for group in self._group_list:
-            group.on_truncated(turn, first)
+            group.on_truncated(batch, first)
 
     # -- groups ------------------------------------------------------------------------------------------------------
 
@@ -572,21 +572,21 @@ class Queue:
         only = group.only
         return group.glance() + (only.recipient.glance() if only is not None else 0)
 
-    def pump(self, turn: Turn, now_us: int) -> None:
+    def pump(self, batch: Batch, now_us: int) -> None:
         """Deliver to everybody who has room."""
         if self.is_gone:
             return
         try:
             if self.is_overdue:
-                end_overdue(self, turn, now_us)
+                end_overdue(self, batch, now_us)
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
             if self._only_group is not None:
-                self._pump(turn, self._only_group, now_us)
+                self._pump(batch, self._only_group, now_us)
             else:
                 for group in self._group_list:  # a consumer may join another group while it is delivered to
-                    self._pump(turn, group, now_us)
+                    self._pump(batch, group, now_us)
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
@@ -594,19 +594,19 @@ class Queue:
         except Unavailable:
             try_again(self, now_us)
 
-    def _pump(self, turn: Turn, group: Group, now_us: int) -> None:
+    def _pump(self, batch: Batch, group: Group, now_us: int) -> None:
         has_members = group.only is not None or len(group.consumers) > 0
         if has_members and (self.deliver_before_sync or not self.unsynced or group.deliver_before_sync):
-            group.pump(turn, now_us)
+            group.pump(batch, now_us)
 
     def pump_soon(self) -> None:
         """Have `pump` called in the next turn."""
         self.around.pump_soon(self)
 
-    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
+    def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
         group = consumer.group
         if group is not None:
-            group.leave(turn, consumer, now_us)
+            group.leave(batch, consumer, now_us)
             self.touch(now_us)
             self.wake_at(now_us)  # what comes back may have expired meanwhile
 
@@ -636,34 +636,34 @@ class Queue:
         if self.is_limited:
             self.depth.settled(message)
 
-    def settled_all(self, turn: Turn, group: Group, deliveries: list[Delivery], now_us: int) -> None:
+    def settled_all(self, batch: Batch, group: Group, deliveries: list[Delivery], now_us: int) -> None:
         """A group is done with these, well."""
         if self.is_limited and self.depth.counts_bytes:
             for delivery in deliveries:
                 self.depth.settled(delivery.message)
         if self._history is not None:
             for delivery in deliveries:
-                self.note_end(turn, group, delivery.offset, delivery.attempts, DONE, now_us)
+                self.note_end(batch, group, delivery.offset, delivery.attempts, DONE, now_us)
 
     def dead_letter(
-        self, turn: Turn, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int
+        self, batch: Batch, message: Message, group: str, offset: int, attempts: int, reason: str, now_us: int
     ) -> None:
         """Send a message that was given up to where this queue's dead letters go, in the same commit."""
-        if turn.is_rehearsal:
+        if batch.is_rehearsal:
             return
         self.statistics.died(reason)
         if self.definition.has_dead_letters:
             death = Death(self.name, reason, group, attempts, offset, now_us)
-            self.around.dead_letter(turn, self, message, death)
+            self.around.dead_letter(batch, self, message, death)
 
-    def cut(self, turn: Turn, group: WorkGroup) -> int:
+    def cut(self, batch: Batch, group: WorkGroup) -> int:
         """Below which offset the log's messages go now that this group settled some; 0 for none.
 
         Where there are others to ask, that is found out when the turn ends. A cut at once takes 1,300 instructions less
         than a truncation by itself, of 20,000 for a message in a queue of its own.
         """
-        if not self._is_cut_at_once or turn.is_rehearsal:
-            turn.touch(self)
+        if not self._is_cut_at_once or batch.is_rehearsal:
+            batch.touch(self)
             return 0
         floor = group.state.committed
         if floor <= self.cut_below:
@@ -676,13 +676,13 @@ class Queue:
         is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
         self._is_cut_at_once = is_plain and self._only_group is not None and not self.is_retained
 
-    def trim(self, turn: Turn) -> None:
+    def trim(self, batch: Batch) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""
         if not (self.is_stream or self.is_gone or not self._group_list):
             if self.is_retained:
                 self._pass(self.floor())
             else:
-                self.disposal.trim(turn, self.floor())
+                self.disposal.trim(batch, self.floor())
         if self.awaited_bytes >= 0:
             offer_room(self)
 
@@ -705,9 +705,9 @@ class Queue:
         if not self.wake_us or time_us < self.wake_us:
             self.around.wake_at(self, time_us)
 
-    def on_time(self, turn: Turn, now_us: int) -> None:
+    def on_time(self, batch: Batch, now_us: int) -> None:
         """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
-        run_due(self, turn, now_us)
+        run_due(self, batch, now_us)
 
     # -- history -----------------------------------------------------------------------------------------------------
 
@@ -717,8 +717,8 @@ class Queue:
             for delivery in deliveries:
                 self._history.claimed(delivery.group.name, delivery.offset, delivery.consumer.name, now_us)
 
-    def note_end(self, turn: Turn, group: Group, offset: int, attempts: int, outcome: str, now_us: int) -> None:
+    def note_end(self, batch: Batch, group: Group, offset: int, attempts: int, outcome: str, now_us: int) -> None:
         """Write down how a message ended in a group, where that is to be kept."""
-        if self._history is not None and not turn.is_rehearsal:
+        if self._history is not None and not batch.is_rehearsal:
             entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
-            turn.move(self.around.history_of(turn, self), entry)
+            batch.move(self.around.history_of(batch, self), entry)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.clock import Clock
 from headrace.config.settings import QueueManagerSettings
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.feeds.assigner import Assigner, check_source
-from headrace.core.pipeline import AT_ONCE, Line, take_steps
+from headrace.core.pipeline import AT_ONCE, CommitPipeline, take_steps
 from headrace.core.properties import Codecs
 from headrace.core.queue.dead_letters import DeadLetters
 from headrace.core.queue.definition import EPHEMERAL, MAX_NAME_BYTES, STREAM, QueueDefinition, Retention
@@ -103,16 +103,16 @@ class Queues(QueueHost):
         self,
         engine: Engine,
         clock: Clock,
-        line: Line,
+        pipeline: CommitPipeline,
         topology: Topology,
         codecs: Codecs,
         replication_group: str,
     ) -> None:
         self._engine = engine
         self._clock = clock
-        self._line = line
-        self.statistics = line.statistics
-        self.given = None if engine.keeps_claims else line.given
+        self._pipeline = pipeline
+        self.statistics = pipeline.statistics
+        self.given = None if engine.keeps_claims else pipeline.given
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host
@@ -120,8 +120,8 @@ class Queues(QueueHost):
         self._replication_group = replication_group
         self.timers = Timers()
         self.pauses = Pauses(engine)
-        self.dead_letters = DeadLetters(self, codecs, line, clock)
-        self.assigner = Assigner(topology, line, codecs, clock)
+        self.dead_letters = DeadLetters(self, codecs, pipeline, clock)
+        self.assigner = Assigner(topology, pipeline, codecs, clock)
         self._owned: dict[object, dict[Queue, None]] = {}
         self._dropping: dict[str, int] = {}
         """Durable logs that are to be dropped and are still there, and how often."""
@@ -130,8 +130,8 @@ class Queues(QueueHost):
         """Whether queues that came due together are being seen to, step by step."""
         self._inner: dict[str, Queue] = {}
         """The broker's own, which no client can name."""
-        line.on_dropped = self._dropped
-        line.on_damage = self._damaged
+        pipeline.on_dropped = self._dropped
+        pipeline.on_damage = self._damaged
         self._load()
 
     # -- declaring ---------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Queues(QueueHost):
             definition = replace(definition, name=generated_name())
         else:
             _check_name(name)
-        queue = self.create(self._line.open(), definition)
+        queue = self.create(self._pipeline.open(), definition)
         if definition.exclusive:
             queue.owner = owner
             self._owned.setdefault(owner, {})[queue] = None
@@ -170,38 +170,38 @@ class Queues(QueueHost):
 
     def alter(self, queue: Queue, definition: QueueDefinition, is_start: bool) -> None:
         """See Broker.alter."""
-        turn = self._line.open()
+        batch = self._pipeline.open()
         before = queue.definition.source
         if definition.source != before:
             check_source(definition, self._definition)
-        self.topology.alter(queue, lambda: queue.alter(turn, definition, is_start, self._clock.now_us()))
+        self.topology.alter(queue, lambda: queue.alter(batch, definition, is_start, self._clock.now_us()))
         if definition.source != before:
-            self.assigner.unfollow(turn, queue)
+            self.assigner.unfollow(batch, queue)
             if definition.source:
-                self.assigner.follow(turn, queue)
+                self.assigner.follow(batch, queue)
         if definition.is_stored:
-            self._store(turn, definition)
+            self._store(batch, definition)
         if is_start:
             self.pauses.restore(queue)
 
-    def _store(self, turn: Turn, definition: QueueDefinition) -> None:
+    def _store(self, batch: Batch, definition: QueueDefinition) -> None:
         value = json.dumps(definition.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
-        turn.define(QUEUES, scoped(self._host, definition.name).encode(), value)
+        batch.define(QUEUES, scoped(self._host, definition.name).encode(), value)
 
-    def create(self, turn: Turn, definition: QueueDefinition) -> Queue:
+    def create(self, batch: Batch, definition: QueueDefinition) -> Queue:
         """Make a queue that is not there yet. Raises Refused when its patterns or its filter make no sense."""
         for pattern in definition.topics:
             check_filter(pattern)
         check_source(definition, self._definition)
         log = scoped(self._host, definition.name)
-        self._line.drop_first(log, log.encode())
+        self._pipeline.drop_first(log, log.encode())
         queue = self._build(definition)
         if definition.is_stored:
-            self._store(turn, definition)
+            self._store(batch, definition)
         if definition.source:
-            self.assigner.follow(turn, queue)
+            self.assigner.follow(batch, queue)
         if definition.is_stream:
-            self.assigner.appeared(turn, queue)
+            self.assigner.appeared(batch, queue)
         return queue
 
     def _definition(self, name: str) -> QueueDefinition | None:
@@ -213,7 +213,7 @@ class Queues(QueueHost):
         queue = self._inner.get(definition.name)
         if queue is None:
             log = scoped(self._host, definition.name)
-            self._line.drop_first(log, log.encode())
+            self._pipeline.drop_first(log, log.encode())
             queue = self._inner[definition.name] = self._open(definition)
         return queue
 
@@ -227,7 +227,7 @@ class Queues(QueueHost):
     def _open(self, definition: QueueDefinition) -> Queue:
         name = scoped(self._host, definition.name)
         if not definition.is_stored:
-            log = self._line.memory.engine.log(name)
+            log = self._pipeline.memory.engine.log(name)
         else:
             log = EmptyLog(name) if name in self._dropping else self._engine.log(name)
         queue = Queue(self, definition, log, self._codecs, self._clock.now_us())
@@ -244,9 +244,9 @@ class Queues(QueueHost):
             return self.addressed(name)
         landing = self.topology.queues.get(LANDING_QUEUE)
         if self._any_declared or (landing is not None and not landing.definition.reserved):
-            return self.create(self._line.open(), QueueDefinition(name, EPHEMERAL, durable=False))
+            return self.create(self._pipeline.open(), QueueDefinition(name, EPHEMERAL, durable=False))
         if landing is None:
-            landing = self.create(self._line.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
+            landing = self.create(self._pipeline.open(), QueueDefinition(LANDING_QUEUE, reserved=True))
         return landing
 
     def addressed(self, name: str) -> Queue:
@@ -312,19 +312,19 @@ class Queues(QueueHost):
         owned = self._owned.get(queue.owner)
         if owned is not None and owned.pop(queue, queue) is None and not owned:
             del self._owned[queue.owner]
-        turn = self._line.open()
-        self._line.forget(queue)
+        batch = self._pipeline.open()
+        self._pipeline.forget(queue)
         if self._inner.get(queue.name) is queue:
             del self._inner[queue.name]
         else:
-            self.topology.remove(turn, queue)
-        self.assigner.dropped(turn, queue)
-        turn.commit_for(queue).drop(queue.log.name)
+            self.topology.remove(batch, queue)
+        self.assigner.dropped(batch, queue)
+        batch.commit_for(queue).drop(queue.log.name)
         for group in queue.groups.values():
-            self.pauses.forget(turn, group)
+            self.pauses.forget(batch, group)
         if queue.durable:
             self._dropping[queue.log.name] = self._dropping.get(queue.log.name, 0) + 1
-            turn.define(QUEUES, queue.log.name.encode(), None)
+            batch.define(QUEUES, queue.log.name.encode(), None)
         history = self.topology.queues.get(HISTORY_PREFIX + queue.name)
         if history is not None:
             self.drop(history)
@@ -339,7 +339,7 @@ class Queues(QueueHost):
         for number, log in enumerate(self._engine.logs(), 1):
             if log not in self._dropping and unscoped(self._host, log) is not None:
                 self._dropping[log] = 1
-                self._line.open().durable.drops.append(log)
+                self._pipeline.open().durable.drops.append(log)
             if number % _LOGS_AT_ONCE == 0:
                 yield
 
@@ -353,7 +353,7 @@ class Queues(QueueHost):
 
     def release_owner(self, owner: object) -> None:
         """A connection is gone: so are the queues it had for itself."""
-        take_steps(self._line, self._drop_each(list(self._owned.pop(owner, {}))))
+        take_steps(self._pipeline, self._drop_each(list(self._owned.pop(owner, {}))))
 
     def _dropped(self, log: str) -> None:
         """A durable log is gone; a queue of that name that was declared meanwhile has one of its own now."""
@@ -381,7 +381,7 @@ class Queues(QueueHost):
         """Have queues do what has come due, and those that are filled from streams go on."""
         if not self._is_on_time:
             self._is_on_time = True
-            take_steps(self._line, self._see_to(now_us))
+            take_steps(self._pipeline, self._see_to(now_us))
         self.assigner.on_time(now_us)
 
     def _see_to(self, now_us: int) -> Iterator[None]:
@@ -389,8 +389,8 @@ class Queues(QueueHost):
             while True:
                 due = self.timers.take(now_us, AT_ONCE)
                 for queue in due:
-                    queue.on_time(self._line.open(), now_us)
-                    self._line.pump_soon(queue)
+                    queue.on_time(self._pipeline.open(), now_us)
+                    self._pipeline.pump_soon(queue)
                 if len(due) < AT_ONCE:
                     return
                 yield
@@ -399,22 +399,22 @@ class Queues(QueueHost):
 
     # -- what a queue asks for ---------------------------------------------------------------------------------------
 
-    def dead_letter(self, turn: Turn, queue: Queue, message: Message, death: Death) -> None:
-        self.dead_letters.move(turn, queue, message, death)
+    def dead_letter(self, batch: Batch, queue: Queue, message: Message, death: Death) -> None:
+        self.dead_letters.move(batch, queue, message, death)
 
-    def history_of(self, turn: Turn, queue: Queue) -> Queue:
+    def history_of(self, batch: Batch, queue: Queue) -> Queue:
         name = HISTORY_PREFIX + queue.name
         existing = self.topology.queues.get(name)
         if existing is not None:
             return existing
         retention = Retention(max_age_ms=queue.definition.history_ms)
-        return self.create(turn, QueueDefinition(name, STREAM, queue.durable, retention=retention))
+        return self.create(batch, QueueDefinition(name, STREAM, queue.durable, retention=retention))
 
     def wake_at(self, queue: Queue, time_us: int) -> None:
         self.timers.add(queue, time_us)
 
     def pump_soon(self, queue: Queue) -> None:
-        self._line.pump_soon(queue)
+        self._pipeline.pump_soon(queue)
 
     def grew(self, queue: Queue) -> None:
         self.assigner.grew(queue)

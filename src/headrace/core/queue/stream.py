@@ -4,7 +4,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.group import ACK, FILTERED_AT_ONCE, REJECT, Found, Group, PendingEntry, most_bytes
 from headrace.errors import Refused, Unavailable
@@ -122,16 +122,16 @@ class StreamGroup(Group):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def pump(self, turn: Turn, now_us: int) -> None:
+    def pump(self, batch: Batch, now_us: int) -> None:
         if self._acknowledged:
             self._acknowledged = False
-            self._checkpoint(turn)
-        super().pump(turn, now_us)
+            self._checkpoint(batch)
+        super().pump(batch, now_us)
 
     def has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or bool(self._again)
 
-    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
+    def _find(self, batch: Batch, room: int, now_us: int) -> list[Found]:
         found: list[Found] = []
         self._given_before = self._given
         first = self.queue.first_offset
@@ -175,7 +175,7 @@ class StreamGroup(Group):
             return False
         return self._selector is None or self.queue.fits(self._selector, message)
 
-    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, batch: Batch, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         before = self._given_before
         again = sum([offset < before for offset, _ in share]) if share[0][0] < before else 0
         self._count(len(share), again)
@@ -200,14 +200,14 @@ class StreamGroup(Group):
             self._late.clear()
             self._runs = deque([_Run(offset, offset + 1) for offset in sorted(held)])
 
-    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+    def finish(self, batch: Batch, deliveries: list[Delivery], now_us: int) -> None:
         return  # reading on is all there is to it
 
     def put_back(self, found: list[Found]) -> None:
         for offset, _ in found:
             heapq.heappush(self._again, offset)
 
-    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def _take_back(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         if consumer.auto_ack or consumer.holding:
             self._give_up(consumer, [delivery.offset for delivery in deliveries])
 
@@ -217,7 +217,7 @@ class StreamGroup(Group):
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
+    def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         """What the consumer does not hold is settled already, or was taken from it by a seek: nothing happens."""
         if self._held.get(offset) is not consumer:
             return
@@ -228,7 +228,7 @@ class StreamGroup(Group):
         else:
             self._commit_later(now_us)  # a stream is read again by seeking, so even this one is behind us
 
-    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         held = self._held
         offsets = [delivery.offset for delivery in deliveries if held.get(delivery.offset) is consumer]
         for offset in offsets:
@@ -237,7 +237,7 @@ class StreamGroup(Group):
             consumer.release_all(offsets)
             self._acknowledged = self.auto_commit
 
-    def commit(self, turn: Turn, offset: int) -> None:
+    def commit(self, batch: Batch, offset: int) -> None:
         """Everything below `offset` is processed; going back takes a seek. Raises Refused above the cursor."""
         if offset > self.state.cursor:
             raise Refused(
@@ -245,7 +245,7 @@ class StreamGroup(Group):
                 f"{self.state.cursor}"
             )
         if offset > self.state.committed:
-            self._commit(turn, offset)
+            self._commit(batch, offset)
         self._let_go_below(offset)
 
     def _let_go_below(self, offset: int) -> None:
@@ -267,7 +267,7 @@ class StreamGroup(Group):
         if consumer is not None:
             consumer.release(offset)
 
-    def seek(self, turn: Turn, offset: int) -> None:
+    def seek(self, batch: Batch, offset: int) -> None:
         """Go on reading at `offset`, within what there is; nobody holds anything any more."""
         log = self.queue.log
         offset = min(max(offset, self.queue.first_offset), log.next_offset)
@@ -278,19 +278,19 @@ class StreamGroup(Group):
         self._late.clear()
         self._again.clear()
         self._given = offset
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         commit.seek(log.name, self.name, offset)
         self.state.apply(commit.steps[-1])
         if self.auto_commit and offset > self.state.committed:
-            self._commit(turn, offset)
+            self._commit(batch, offset)
 
-    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
+    def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
         """Others read what it had not acknowledged; once all are gone, reading resumes at what is committed."""
         self.consumers.leave(consumer)
         self._give_up(consumer, consumer.held())
         consumer.group = None
         if self.auto_commit:
-            self._checkpoint(turn)
+            self._checkpoint(batch)
         if not len(self.consumers) and not self._held:
             self._again.clear()
             self.state.cursor = max(self.state.committed, self.queue.first_offset)
@@ -302,19 +302,19 @@ class StreamGroup(Group):
         self._held.clear()
         super().close()
 
-    def on_time(self, turn: Turn, now_us: int) -> bool:
+    def on_time(self, batch: Batch, now_us: int) -> bool:
         if self._commit_at_us and self._commit_at_us <= now_us:
             self._commit_at_us = 0
             if self.auto_commit:
-                self._checkpoint(turn)
+                self._checkpoint(batch)
         return False
 
     def next_due_us(self) -> int:
         return self._commit_at_us
 
-    def on_truncated(self, turn: Turn, first: int) -> None:
+    def on_truncated(self, batch: Batch, first: int) -> None:
         if self.state.committed < first:
-            self._commit(turn, first)
+            self._commit(batch, first)
 
     def _give_up(self, consumer: Consumer, offsets: list[int]) -> None:
         for offset in offsets:
@@ -327,7 +327,7 @@ class StreamGroup(Group):
             self._commit_at_us = now_us + self.queue.auto_commit_us
             self.queue.wake_at(self._commit_at_us)
 
-    def _checkpoint(self, turn: Turn) -> None:
+    def _checkpoint(self, batch: Batch) -> None:
         """Commit up to the oldest message that a reader still holds or has yet to get."""
         held, runs, late = self._held, self._runs, self._late
         while late and late[0] not in held:
@@ -342,9 +342,9 @@ class StreamGroup(Group):
                 break
             runs.popleft()
         if safe > self.state.committed:
-            self._commit(turn, safe)
+            self._commit(batch, safe)
 
-    def _commit(self, turn: Turn, offset: int) -> None:
-        commit = turn.commit_for(self.queue)
+    def _commit(self, batch: Batch, offset: int) -> None:
+        commit = batch.commit_for(self.queue)
         commit.commit_offset(self.queue.log.name, self.name, offset)
         self.state.apply(commit.steps[-1])

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.backlog import (
     DEAD,
     NOTHING,
@@ -155,7 +155,7 @@ class Failures:
         return until_us > 0
 
 
-def take_one(group: "WorkGroup", turn: Turn, consumer: Consumer, now_us: int) -> Delivery | None:
+def take_one(group: "WorkGroup", batch: Batch, consumer: Consumer, now_us: int) -> Delivery | None:
     """One message for a consumer that asks for one, whatever its credit.
 
     Raises AccessRefused when another consumer has the queue for itself.
@@ -164,19 +164,19 @@ def take_one(group: "WorkGroup", turn: Turn, consumer: Consumer, now_us: int) ->
     if group.is_paused:
         return None
     while True:
-        found = next_messages(group, turn, 1, now_us)
+        found = next_messages(group, batch, 1, now_us)
         if found:
             consumer.take([found[0][0]])
-            given = group.claim(turn, consumer, found, now_us)
+            given = group.claim(batch, consumer, found, now_us)
             if consumer.auto_ack:
-                group.finish(turn, given, now_us)
+                group.finish(batch, given, now_us)
             return given[0]
         if not _has_more(group, 1):
             return None
 
 
 def take_many(
-    group: "WorkGroup", turn: Turn, consumer: Consumer, most: int, before: int, now_us: int
+    group: "WorkGroup", batch: Batch, consumer: Consumer, most: int, before: int, now_us: int
 ) -> list[Delivery]:
     """Up to `most` messages from below the offset `before` for a consumer that asks for them, none when none waits.
 
@@ -185,14 +185,14 @@ def take_many(
     _check_exclusive(group, consumer)
     most = min(most, group.max_pending - group.unsettled)
     while most > 0 and not group.is_paused:
-        found = next_messages(group, turn, most, now_us)
+        found = next_messages(group, batch, most, now_us)
         beyond = [each for each in found if each[0] >= before]
         if beyond:
             group.put_back(beyond)
             found = [each for each in found if each[0] < before]
         if found:
             consumer.take([offset for offset, _ in found])
-            return group.claim(turn, consumer, found, now_us)
+            return group.claim(batch, consumer, found, now_us)
         if beyond or not _has_more(group, most):
             break
     return []
@@ -203,7 +203,7 @@ def _has_more(group: "WorkGroup", most: int) -> bool:
     return group.has_more() or group.waiting.offer_some(most)
 
 
-def take_these(group: "WorkGroup", turn: Turn, consumer: Consumer, offsets: Sequence[int], now_us: int) -> list[int]:
+def take_these(group: "WorkGroup", batch: Batch, consumer: Consumer, offsets: Sequence[int], now_us: int) -> list[int]:
     """Have a consumer hold those of these messages, in order of offset, that wait; returns which.
 
     Raises AccessRefused when another consumer has the queue for itself.
@@ -214,11 +214,11 @@ def take_these(group: "WorkGroup", turn: Turn, consumer: Consumer, offsets: Sequ
         if offset < group.queue.log.next_offset and group.is_waiting(offset):
             message = group.queue.message(offset)
             is_due = max(message.not_before_us, delayed_until(group, offset)) <= now_us
-            if is_due and admit(group, turn, offset, message, now_us):
+            if is_due and admit(group, batch, offset, message, now_us):
                 found.append((offset, message))
     if found:
         group.passed = max(group.passed, found[-1][0] + 1)
-        group.give(turn, consumer, found, now_us)
+        group.give(batch, consumer, found, now_us)
     return [offset for offset, _ in found]
 
 
@@ -232,14 +232,14 @@ def renew_these(group: "WorkGroup", consumer: Consumer, offsets: Sequence[int], 
     return [lease.offset for lease in held]
 
 
-def finish_waiting(group: "WorkGroup", turn: Turn, offset: int, now_us: int) -> bool:
+def finish_waiting(group: "WorkGroup", batch: Batch, offset: int, now_us: int) -> bool:
     """Be done with a message that waits in line and that somebody, whose claim ran out, says is done."""
     queue = group.queue
     if offset >= queue.log.next_offset or not group.is_waiting(offset):
         return False
     entry = group.state.pending.get(offset)
     attempts = entry.attempts if entry is not None else 0
-    group.finish_one(turn, offset, queue.message(offset), attempts, now_us)
+    group.finish_one(batch, offset, queue.message(offset), attempts, now_us)
     return True
 
 
@@ -358,16 +358,16 @@ class WorkGroup(Group):
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
-    def pump(self, turn: Turn, now_us: int) -> None:
-        if self._serve(turn, now_us):
+    def pump(self, batch: Batch, now_us: int) -> None:
+        if self._serve(batch, now_us):
             return
         if self.consumers.selective:
-            self._selection.pump(turn, now_us)
+            self._selection.pump(batch, now_us)
         if self.failures is not None and self.waiting.has_kept and self.failures.offer(self, now_us):
             self.queue.pump_soon()
-        super().pump(turn, now_us)
+        super().pump(batch, now_us)
 
-    def _serve(self, turn: Turn, now_us: int) -> bool:
+    def _serve(self, batch: Batch, now_us: int) -> bool:
         """Hand what is new to the only consumer; returns whether there is nothing more to do.
 
         False, and nothing done, where it is not as simple as that. With a message in each of many queues this is most
@@ -402,18 +402,18 @@ class WorkGroup(Group):
         if queue.given is not None:
             queue.given.add(deliveries)
         else:
-            self.note_given(turn, deliveries)
+            self.note_given(batch, deliveries)
         queue.wake_at(due_us)
         consumer.recipient.deliver(deliveries)
         return stop >= queue.log.next_offset
 
-    def _deal(self, turn: Turn, found: list[Found], now_us: int) -> None:
+    def _deal(self, batch: Batch, found: list[Found], now_us: int) -> None:
         if self.failures is not None:
-            found = self._deal_failed(turn, self.failures, found, now_us)
+            found = self._deal_failed(batch, self.failures, found, now_us)
         if found:
-            super()._deal(turn, found, now_us)
+            super()._deal(batch, found, now_us)
 
-    def _deal_failed(self, turn: Turn, failures: Failures, found: list[Found], now_us: int) -> list[Found]:
+    def _deal_failed(self, batch: Batch, failures: Failures, found: list[Found], now_us: int) -> list[Found]:
         """Hand what failed to members that did not fail it, or keep it for them; returns what is for all members."""
         rest: list[Found] = []
         shares: dict[Consumer, list[Found]] = {}
@@ -429,7 +429,7 @@ class WorkGroup(Group):
                 self.queue.wake_at(until_us)
             else:
                 rest.append((offset, message))
-        self._hand_out(turn, shares, now_us)
+        self._hand_out(batch, shares, now_us)
         return rest
 
     def note_failure(self, consumer: Consumer, offset: int, wait_us: int) -> None:
@@ -451,7 +451,7 @@ class WorkGroup(Group):
             self.waiting = Waiting(self.levels)
         return self.waiting
 
-    def give(self, turn: Turn, consumer: Consumer, found: list[Found], now_us: int) -> None:
+    def give(self, batch: Batch, consumer: Consumer, found: list[Found], now_us: int) -> None:
         """Deliver these to a consumer that picked them, in order of offset."""
         for offset, _ in found:
             if offset < self.state.cursor or offset in self.state.pending:
@@ -459,16 +459,16 @@ class WorkGroup(Group):
                 if self.failures is not None and self.failures.get(offset) is not None:
                     consumer.took_us = now_us
         consumer.take([offset for offset, _ in found])
-        hand = self.claim(turn, consumer, found, now_us)
+        hand = self.claim(batch, consumer, found, now_us)
         if consumer.auto_ack:
-            self.finish(turn, hand, now_us)
+            self.finish(batch, hand, now_us)
         consumer.recipient.deliver(hand)
 
     def has_more(self) -> bool:
         return self.state.cursor < self.queue.log.next_offset or self.waiting.has_ready
 
-    def _find(self, turn: Turn, room: int, now_us: int) -> list[Found]:
-        return next_messages(self, turn, room, now_us, self.returning == 0)
+    def _find(self, batch: Batch, room: int, now_us: int) -> list[Found]:
+        return next_messages(self, batch, room, now_us, self.returning == 0)
 
     def is_plain(self) -> bool:
         """Whether all that lies ahead is for whoever comes: 0.1 us a message less than asking so for each."""
@@ -477,20 +477,20 @@ class WorkGroup(Group):
             return False
         return self.passed <= state.cursor
 
-    def skip(self, turn: Turn, skipped: list[Found]) -> None:
+    def skip(self, batch: Batch, skipped: list[Found]) -> None:
         """Be done with what the filter does not let through: a step for each run, not for each message."""
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         self._given_up += len(skipped)
         for offset, message in skipped:
             self.queue.settled(message)
             commit.ack_at(self.queue.log, self.name, offset, offset + 1)
             self.state.settle(offset, offset + 1)
-        turn.touch(self.queue)
+        batch.touch(self.queue)
 
     def level(self, message: Message) -> int:
         return min(message.priority, self.levels - 1)
 
-    def claim(self, turn: Turn, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
+    def claim(self, batch: Batch, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
         pending = self.state.pending
         deliveries: list[Delivery] = []
         again = 0
@@ -513,61 +513,61 @@ class WorkGroup(Group):
             for offset, _ in share:
                 pending.pop(offset, None)
         self.leases.give(deliveries, due_us)
-        self.note_given(turn, deliveries)
+        self.note_given(batch, deliveries)
         self.queue.wake_at(due_us)
         return deliveries
 
-    def note_given(self, turn: Turn, deliveries: list[Delivery]) -> None:
+    def note_given(self, batch: Batch, deliveries: list[Delivery]) -> None:
         """Have it stored that these are with a consumer: at once, or if they are not settled soon."""
         given = self.queue.given
         if given is not None and not self.queue.has_history:
             given.add(deliveries)
             return
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         for delivery in deliveries:
             store_claim(commit, delivery)
 
-    def finish(self, turn: Turn, deliveries: list[Delivery], now_us: int) -> None:
+    def finish(self, batch: Batch, deliveries: list[Delivery], now_us: int) -> None:
         for delivery in deliveries:
-            self.finish_one(turn, delivery.offset, delivery.message, delivery.attempts, now_us)
+            self.finish_one(batch, delivery.offset, delivery.message, delivery.attempts, now_us)
 
-    def finish_one(self, turn: Turn, offset: int, message: Message, attempts: int, now_us: int) -> None:
+    def finish_one(self, batch: Batch, offset: int, message: Message, attempts: int, now_us: int) -> None:
         """Be done with a message that nobody holds, as with one that was acknowledged."""
         if self.queue.has_history:
-            self.queue.note_end(turn, self, offset, attempts, DONE, now_us)
-        self._settled(turn, offset, message)
+            self.queue.note_end(batch, self, offset, attempts, DONE, now_us)
+        self._settled(batch, offset, message)
 
     def put_back(self, found: list[Found]) -> None:
         for offset, message in found:
             self.own_waiting().add(offset, self.level(message))
 
-    def _take_back(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def _take_back(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         if consumer.auto_ack:
             self.put_back([(delivery.offset, delivery.message) for delivery in deliveries])
         for delivery in deliveries:
             if self.leases.get(delivery.offset) is delivery:
-                self.settle(turn, consumer, delivery.offset, RELEASE, now_us)
+                self.settle(batch, consumer, delivery.offset, RELEASE, now_us)
 
     # -- settling ----------------------------------------------------------------------------------------------------
 
-    def settle(self, turn: Turn, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
+    def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
         self.leases.let_go(lease)
         consumer.release(offset)
         if outcome == ACK:
-            self.finish_one(turn, offset, lease.message, lease.attempts, now_us)
+            self.finish_one(batch, offset, lease.message, lease.attempts, now_us)
         elif outcome == REJECT:
-            self.bury(turn, offset, lease.message, lease.attempts, REJECTED, now_us)
+            self.bury(batch, offset, lease.message, lease.attempts, REJECTED, now_us)
         elif outcome == NACK:
             self._note(lease)
             self.note_failure(consumer, offset, patience_us(lease.attempts, self.queue.lease_us, False))
-            self._retry(turn, lease, True, now_us)
+            self._retry(batch, lease, True, now_us)
         else:
             self._note(lease)
             self.note_failure(consumer, offset, 0)
-            self._wait_again(turn, lease, lease.attempts - 1, now_us, now_us)
+            self._wait_again(batch, lease, lease.attempts - 1, now_us, now_us)
 
-    def acknowledge(self, turn: Turn, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """A step and a range for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
         ended = self.leases.end_all(deliveries, consumer)
         if consumer.is_silent:
@@ -577,7 +577,7 @@ class WorkGroup(Group):
         queue, state, committed = self.queue, self.state, self.state.committed
         offsets = [lease.offset for lease in ended]
         consumer.release_all(offsets)
-        queue.settled_all(turn, self, ended, now_us)
+        queue.settled_all(batch, self, ended, now_us)
         if state.has_pending:
             for offset in offsets:
                 state.pending.pop(offset, None)
@@ -589,36 +589,36 @@ class WorkGroup(Group):
         runs = _runs(offsets)
         for start, stop in runs:
             state.settle(start, stop)
-        cut = queue.cut(turn, self)
+        cut = queue.cut(batch, self)
         if cut and not state.settled_count and queue.given is not None:
             self._store_later(queue.given, committed, now_us)
             return
         start, stop = runs.pop()
         for before, behind in runs:
-            turn.commit_for(queue).ack_at(queue.log, self.name, before, behind)
-        turn.commit_for(queue).ack_at(queue.log, self.name, start, stop, cut)
+            batch.commit_for(queue).ack_at(queue.log, self.name, before, behind)
+        batch.commit_for(queue).ack_at(queue.log, self.name, start, stop, cut)
 
-    def acknowledge_one(self, turn: Turn, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
+    def acknowledge_one(self, batch: Batch, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
         """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
         offset = delivery.offset
         if consumer.is_silent:
             self._hear(consumer)
         if not delivery.is_held:
             if self.holder(offset) is consumer:  # it came back from a transaction that failed
-                self.settle(turn, consumer, offset, ACK, now_us)
+                self.settle(batch, consumer, offset, ACK, now_us)
             return
         queue, committed = self.queue, self.state.committed
         self.leases.let_go(delivery)
         consumer.release(offset)
         if queue.has_history:
-            queue.note_end(turn, self, offset, delivery.attempts, DONE, now_us)
+            queue.note_end(batch, self, offset, delivery.attempts, DONE, now_us)
         queue.settled(delivery.message)
         self._forget(offset)
-        cut = queue.cut(turn, self)
+        cut = queue.cut(batch, self)
         if cut > offset and queue.given is not None:
             self._store_later(queue.given, committed, now_us)
         else:
-            turn.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, cut)
+            batch.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, cut)
 
     @property
     def unstored(self) -> int:
@@ -663,18 +663,18 @@ class WorkGroup(Group):
             )
         return lease
 
-    def leave(self, turn: Turn, consumer: Consumer, now_us: int) -> None:
+    def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
         self.consumers.leave(consumer)
         self._selection.forget(consumer)
-        self.give_back(turn, consumer, consumer.held(), now_us)
+        self.give_back(batch, consumer, consumer.held(), now_us)
         consumer.group = None
 
-    def give_back(self, turn: Turn, consumer: Consumer, offsets: list[int], now_us: int) -> None:
+    def give_back(self, batch: Batch, consumer: Consumer, offsets: list[int], now_us: int) -> None:
         """Have some of what a member holds go back in line; what it does not hold any more stays where it is."""
         for offset in offsets:
             if consumer.holds(offset):
                 consumer.release(offset)
-                self._retry(turn, self.leases.end(offset), False, now_us)
+                self._retry(batch, self.leases.end(offset), False, now_us)
 
     def close(self) -> None:
         for delivery in self.leases:
@@ -685,14 +685,14 @@ class WorkGroup(Group):
         self.unstored_from = -1
         super().close()
 
-    def on_time(self, turn: Turn, now_us: int) -> bool:
+    def on_time(self, batch: Batch, now_us: int) -> bool:
         ended = self.leases.ended(now_us, _ENDED_AT_ONCE)
         for lease in ended:
             consumer = lease.consumer
             consumer.release(lease.offset)
             self.consumers.doubt(consumer)
             self.note_failure(consumer, lease.offset, patience_us(lease.attempts, self.queue.lease_us, True))
-            self._retry(turn, lease, False, now_us)
+            self._retry(batch, lease, False, now_us)
         self.waiting.end_delays(now_us)
         for consumer in {lease.consumer: None for lease in ended}:
             if consumer.overdue is not None:
@@ -705,19 +705,19 @@ class WorkGroup(Group):
 
     # -- what the queue gives up -------------------------------------------------------------------------------------
 
-    def drop(self, turn: Turn, offset: int) -> None:
+    def drop(self, batch: Batch, offset: int) -> None:
         """The queue gave this message up: settle it as dead unless a consumer has it. It is then not ready any more."""
         if self.is_waiting(offset):
-            turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+            batch.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
             self._given_up += 1
             self._forget(offset)
             self.waiting.forget(offset)
-            turn.touch(self.queue)
+            batch.touch(self.queue)
 
-    def purge(self, turn: Turn) -> None:
+    def purge(self, batch: Batch) -> None:
         """Settle everything that waits; what consumers hold stays with them. Takes a step for each gap, not message."""
         log = self.queue.log
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         held = [(offset, offset + 1) for offset in sorted([delivery.offset for delivery in self.leases])]
         at = self.state.committed
         for start, stop in sorted([*self.state.settled, *held, (log.next_offset, log.next_offset)]):
@@ -730,13 +730,13 @@ class WorkGroup(Group):
         self._forget_failures([offset for offset in self.state.pending if offset not in self.leases])
         self.state.pending.clear()
         self.state.cursor = log.next_offset
-        turn.touch(self.queue)
+        batch.touch(self.queue)
 
     def head(self) -> int:
         """The oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
         return oldest_waiting(self)
 
-    def on_truncated(self, turn: Turn, first: int) -> None:
+    def on_truncated(self, batch: Batch, first: int) -> None:
         if self.state.committed >= first:
             return
         for delivery in [delivery for delivery in self.leases if delivery.offset < first]:
@@ -744,7 +744,7 @@ class WorkGroup(Group):
             delivery.consumer.release(delivery.offset)
         if self.failures is not None:
             self._forget_failures(self.failures.below(first))
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         done = self._done
         commit.commit_offset(self.queue.log.name, self.name, first)
         self.state.apply(commit.steps[-1])
@@ -755,16 +755,16 @@ class WorkGroup(Group):
         state = self.state
         return offset >= state.committed and offset not in self.leases and offset not in state.settled
 
-    def _retry(self, turn: Turn, lease: Delivery, delayed: bool, now_us: int) -> None:
+    def _retry(self, batch: Batch, lease: Delivery, delayed: bool, now_us: int) -> None:
         due_us = next_attempt_us(self.queue.definition, lease.attempts, delayed, now_us)
         if due_us == DEAD:
-            self.bury(turn, lease.offset, lease.message, lease.attempts, DELIVERY_LIMIT, now_us)
+            self.bury(batch, lease.offset, lease.message, lease.attempts, DELIVERY_LIMIT, now_us)
         else:
-            self._wait_again(turn, lease, lease.attempts, due_us, now_us)
+            self._wait_again(batch, lease, lease.attempts, due_us, now_us)
 
-    def _wait_again(self, turn: Turn, lease: Delivery, attempts: int, due_us: int, now_us: int) -> None:
+    def _wait_again(self, batch: Batch, lease: Delivery, attempts: int, due_us: int, now_us: int) -> None:
         offset, level = lease.offset, self.level(lease.message)
-        commit = turn.commit_for(self.queue)
+        commit = batch.commit_for(self.queue)
         store_claim(commit, lease)
         commit.requeue(self.queue.log.name, self.name, offset, offset + 1, due_us)
         self.state.pending[offset] = Pending(attempts, due_us, "")
@@ -777,21 +777,21 @@ class WorkGroup(Group):
             self.own_waiting().delay(offset, due_us, level, is_retried=True)
             self.queue.wake_at(due_us)
 
-    def bury(self, turn: Turn, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
+    def bury(self, batch: Batch, offset: int, message: Message, attempts: int, reason: str, now_us: int) -> None:
         """Give a message up that nobody holds: a dead letter, for this reason."""
-        turn.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
+        batch.commit_for(self.queue).bury(self.queue.log.name, self.name, offset, offset + 1)
         self._given_up += 1
         self._forget(offset)
-        turn.touch(self.queue)
+        batch.touch(self.queue)
         self.queue.settled(message)
-        self.queue.note_end(turn, self, offset, attempts, reason, now_us)
-        self.queue.dead_letter(turn, message, self.name, offset, attempts, reason, now_us)
+        self.queue.note_end(batch, self, offset, attempts, reason, now_us)
+        self.queue.dead_letter(batch, message, self.name, offset, attempts, reason, now_us)
 
-    def _settled(self, turn: Turn, offset: int, message: Message) -> None:
+    def _settled(self, batch: Batch, offset: int, message: Message) -> None:
         queue = self.queue
         queue.settled(message)
         self._forget(offset)
-        turn.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, queue.cut(turn, self))
+        batch.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, queue.cut(batch, self))
 
     def _forget(self, offset: int) -> None:
         if self.state.has_pending:

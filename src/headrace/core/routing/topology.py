@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from headrace.core.batch import Turn
+from headrace.core.batch import Batch
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.address import is_address, is_addressable, parse_address, queue_pattern
 from headrace.core.routing.exchange import Binding, Dropped, Exchange
@@ -90,9 +90,9 @@ class Topology:
         change()
         self.add(queue)
 
-    def remove(self, turn: Turn, queue: Queue) -> None:
+    def remove(self, batch: Batch, queue: Queue) -> None:
         """Take a queue out, with the bindings to it."""
-        self._forget(turn, self.exchanges.remove_queue(queue.name))
+        self._forget(batch, self.exchanges.remove_queue(queue.name))
         del self.queues[queue.name]
         self.direct.pop(queue.name, None)
         for tree, pattern in self._patterns(queue):
@@ -144,38 +144,38 @@ class Topology:
         """The queue that an address means when no queue matches it. Raises Refused when it is none."""
         return parse_address(topic).queue
 
-    def declare_exchange(self, turn: Turn, exchange: Exchange, passive: bool = False) -> None:
+    def declare_exchange(self, batch: Batch, exchange: Exchange, passive: bool = False) -> None:
         if self.exchanges.declare(exchange, passive) and exchange.durable:
-            turn.define(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
+            batch.define(EXCHANGES, self._key(exchange.name), _json(exchange.to_json()))
 
-    def delete_exchange(self, turn: Turn, name: str, if_unused: bool = False) -> None:
-        self._forget(turn, self.exchanges.delete(name, if_unused))
+    def delete_exchange(self, batch: Batch, name: str, if_unused: bool = False) -> None:
+        self._forget(batch, self.exchanges.delete(name, if_unused))
         self._changed()
 
-    def bind(self, turn: Turn, binding: Binding) -> None:
+    def bind(self, batch: Batch, binding: Binding) -> None:
         durable = True
         if not binding.to_exchange:
             durable = self.queue(binding.destination).durable
         if self.exchanges.bind(binding) and durable and self._is_durable(binding):
-            turn.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
+            batch.define(BINDINGS, self._binding_key(binding), _json(binding.to_json()))
         self._changed()
 
-    def unbind(self, turn: Turn, binding: Binding) -> None:
-        self._forget(turn, self.exchanges.unbind(binding))
+    def unbind(self, batch: Batch, binding: Binding) -> None:
+        self._forget(batch, self.exchanges.unbind(binding))
         self._changed()
 
     def _is_durable(self, binding: Binding) -> bool:
         ends = [binding.source, binding.destination] if binding.to_exchange else [binding.source]
         return all(self.exchanges.get(name).durable for name in ends)
 
-    def _forget(self, turn: Turn, dropped: Dropped) -> None:
+    def _forget(self, batch: Batch, dropped: Dropped) -> None:
         for exchange in dropped.exchanges:
             if exchange.durable:
-                turn.define(EXCHANGES, self._key(exchange.name), None)
+                batch.define(EXCHANGES, self._key(exchange.name), None)
         for binding in dropped.bindings:
             queue = None if binding.to_exchange else self.queues.get(binding.destination)
             if queue is None or queue.durable:
-                turn.define(BINDINGS, self._binding_key(binding), None)
+                batch.define(BINDINGS, self._binding_key(binding), None)
 
     def _key(self, name: str) -> bytes:
         return scoped(self.host, name).encode()
