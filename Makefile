@@ -4,8 +4,9 @@ COMPILED := build/compiled
 
 .PHONY: run test test-all compiled check bench clean
 
-run: compiled
-	PYTHONPATH=$(abspath $(COMPILED)) $(VENV)/bin/headrace serve
+# ARGS go to `headrace serve`.
+run:
+	@VENV=$(VENV) scripts/run $(ARGS)
 
 test: $(VENV)/.ready
 	scripts/test
