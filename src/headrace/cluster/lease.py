@@ -255,16 +255,20 @@ class Lease:
         self.state = state
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "number": self.number,
-            "epoch": self.epoch,
-            "state": self.state,
-            "duration_ms": self.duration_ms,
-            "at_us": self.at_us,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "number": self.number,
+                "epoch": self.epoch,
+                "state": self.state,
+                "duration_ms": self.duration_ms,
+                "at_us": self.at_us,
+                "node": self.node.to_json(),
+            }
+        )
+
+
+def _encode(values: dict[str, object]) -> bytes:
+    return json.dumps({"version": VERSION, **values}).encode()
 
 
 def decode_lease(data: bytes, where: str) -> Lease:
@@ -292,14 +296,14 @@ class Takeover:
         self.cause = cause
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "epoch": self.epoch,
-            "at_us": self.at_us,
-            "cause": self.cause,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "epoch": self.epoch,
+                "at_us": self.at_us,
+                "cause": self.cause,
+                "node": self.node.to_json(),
+            }
+        )
 
 
 def decode_takeover(data: bytes, where: str) -> Takeover:
@@ -322,13 +326,13 @@ class Presence:
         """How often it says so."""
 
     def encode(self) -> bytes:
-        values = {
-            "version": VERSION,
-            "at_us": self.at_us,
-            "interval_ms": self.interval_ms,
-            "node": self.node.to_json(),
-        }
-        return json.dumps(values).encode()
+        return _encode(
+            {
+                "at_us": self.at_us,
+                "interval_ms": self.interval_ms,
+                "node": self.node.to_json(),
+            }
+        )
 
 
 def decode_presence(data: bytes, where: str) -> Presence:

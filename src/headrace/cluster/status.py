@@ -1,7 +1,7 @@
 """How a cluster is: its owner as this node knows it, and all of it as its store tells. No broker is needed for that."""
 
-from collections.abc import Callable
-from typing import Final, final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar, final
 
 from headrace.clock import Clock
 from headrace.cluster.lease import (
@@ -24,6 +24,7 @@ from headrace.cluster.lease import (
 )
 
 Changed = Callable[[], None]
+_Record = TypeVar("_Record")
 
 
 @final
@@ -134,23 +135,20 @@ class Status:
 
 def read_status(records: Records, clock: Clock) -> Status:
     """Raises Unavailable and Corrupt."""
-    lease: Lease | None = None
-    for number in reversed(numbers(records.names(LEASES))):
-        data = records.get(lease_name(number))
+    leases = [lease_name(number) for number in reversed(numbers(records.names(LEASES)))]
+    lease = next(_read_all(records, leases, decode_lease), None)
+    nodes = _read_all(records, [node_name(name) for name in records.names(NODES)], decode_presence)
+    epochs = [epoch_name(epoch) for epoch in numbers(records.names(EPOCHS))[-_SHOWN_TAKEOVERS:]]
+    takeovers = [*_read_all(records, epochs, decode_takeover)]
+    return Status(lease, [*nodes], takeovers[::-1], clock.now_us())
+
+
+def _read_all(records: Records, names: list[str], decode: Callable[[bytes, str], _Record]) -> Iterator[_Record]:
+    """Decode the objects that still exist, one after another."""
+    for name in names:
+        data = records.get(name)
         if data is not None:
-            lease = decode_lease(data, records.where(lease_name(number)))
-            break
-    nodes: list[Presence] = []
-    for name in records.names(NODES):
-        data = records.get(node_name(name))
-        if data is not None:
-            nodes.append(decode_presence(data, records.where(node_name(name))))
-    takeovers: list[Takeover] = []
-    for epoch in numbers(records.names(EPOCHS))[-_SHOWN_TAKEOVERS:]:
-        data = records.get(epoch_name(epoch))
-        if data is not None:
-            takeovers.append(decode_takeover(data, records.where(epoch_name(epoch))))
-    return Status(lease, nodes, takeovers[::-1], clock.now_us())
+            yield decode(data, records.where(name))
 
 
 def read_groups(records: Records, clock: Clock) -> dict[str, Status]:

@@ -72,7 +72,7 @@ class Refusal(Handler):
         self._wire = None
 
     @property
-    def elsewhere(self) -> Redirect:
+    def redirect(self) -> Redirect:
         return self._find_redirect(self._wire is not None and self._wire.is_tls)
 
     def send(self, data: bytes) -> None:

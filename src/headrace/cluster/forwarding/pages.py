@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import httptools
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -18,20 +18,17 @@ from headrace.admin.metrics import (
     standing_metrics,
 )
 from headrace.admin.pages import problem
-from headrace.admin.site import ClusterStanding
+from headrace.admin.site import ClusterStanding, TakeOver
 from headrace.admin.stack import Stack
+from headrace.cluster.forwarding.frontend import Frontend
 from headrace.cluster.forwarding.preamble import HTTP
-from headrace.cluster.forwarding.relay import Sink, Upstream
+from headrace.cluster.forwarding.upstream import Sink, Upstream
 from headrace.cluster.status import FOLLOWER
 from headrace.config.settings import FORWARD, REJECT
 from headrace.errors import HeadraceError, Unavailable
 from headrace.net.connection import is_loopback
 from headrace.net.facts import Origin
 from headrace.version import __version__
-
-if TYPE_CHECKING:
-    from headrace.admin.site import TakeOver
-    from headrace.cluster.forwarding.frontend import Frontend
 
 PENDING_BYTES: Final = 256 << 10
 """So much of an answer waits here for a client that reads slowly."""
@@ -53,9 +50,9 @@ _NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # whoever expects to be told to g
 _NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # which is said here
 
 
-async def pass_on(doorway: "Frontend", scope: Scope, receive: Receive, send: Send) -> None:
+async def pass_on(frontend: Frontend, scope: Scope, receive: Receive, send: Send) -> None:
     """Have the owner answer a request. Raises Unavailable as long as nothing of an answer was sent."""
-    upstream = await doorway.find(HTTP, _origin(scope, doorway.node))
+    upstream = await frontend.find(HTTP, _origin(scope, frontend.node))
     if not isinstance(upstream, Upstream):
         raise Unavailable("this node serves itself from now on; try again")
     exchange = Exchange(upstream, scope["method"] == "HEAD")
@@ -212,17 +209,17 @@ _AWAY: Final = 503
 _CLUSTER: Final = "/api/v1/cluster"
 
 
-def speaker(doorway: "Frontend", web_sockets: "Mapping[str, TakeOver]", standing: ClusterStanding | None) -> Stack:
+def speaker(frontend: Frontend, web_sockets: Mapping[str, TakeOver], standing: ClusterStanding | None) -> Stack:
     """What speaks HTTP while this node does not serve. What it is in the cluster is not known at the very start."""
-    return Stack(FollowerPages(doorway, standing), web_sockets)
+    return Stack(FollowerPages(frontend, standing), web_sockets)
 
 
 @final
 class FollowerPages:
     """Answers every request while this node does not serve. Nobody can log in here: users are the owner's."""
 
-    def __init__(self, doorway: "Frontend", standing: ClusterStanding | None) -> None:
-        self._doorway = doorway
+    def __init__(self, frontend: Frontend, standing: ClusterStanding | None) -> None:
+        self._frontend = frontend
         self._standing = standing
         self._own: dict[str, Callable[[], Response]] = {
             "/health": lambda: JSONResponse({"status": "healthy", **self._facts()}),
@@ -239,7 +236,7 @@ class FollowerPages:
             answer = own()
         elif scope["path"] == _CLUSTER:
             answer = await self._cluster()
-        elif self._doorway.policy == FORWARD:
+        elif self._frontend.policy == FORWARD:
             answer = await self._pass_on(scope, receive, send)
         else:
             answer = self._turn_away(scope)
@@ -249,20 +246,20 @@ class FollowerPages:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
         """None where the owner has answered."""
         try:
-            await pass_on(self._doorway, scope, receive, send)
+            await pass_on(self._frontend, scope, receive, send)
         except Unavailable as error:
             return problem(_AWAY, "unavailable", str(error), {"retry-after": "1"})
         return None
 
     def _turn_away(self, scope: Scope) -> Response:
         is_tls = scope.get("scheme") == "https"
-        elsewhere = self._doorway.find_redirect(_LISTENER)(is_tls)
-        if self._doorway.policy != REJECT or not elsewhere.address:
-            return problem(_AWAY, "unavailable", elsewhere.why, {"retry-after": "1"})
+        redirect = self._frontend.find_redirect(_LISTENER)(is_tls)
+        if self._frontend.policy != REJECT or not redirect.address:
+            return problem(_AWAY, "unavailable", redirect.why, {"retry-after": "1"})
         path = scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         scheme = "https" if is_tls else "http"
-        return RedirectResponse(f"{scheme}://{elsewhere.address}{path}{'?' + query if query else ''}", _TEMPORARY)
+        return RedirectResponse(f"{scheme}://{redirect.address}{path}{'?' + query if query else ''}", _TEMPORARY)
 
     async def _cluster(self) -> Response:
         """Without a login, as there is nobody who could check one: addresses and releases of nodes, no more."""
@@ -278,22 +275,22 @@ class FollowerPages:
 
     def _ready(self) -> Response:
         """Ready is who serves clients, or has them served."""
-        owner = self._doorway.owner
+        owner = self._frontend.owner
         facts = {**self._facts(), "owner": "" if owner is None else owner.name}
-        if owner is not None and self._doorway.policy == FORWARD:
+        if owner is not None and self._frontend.policy == FORWARD:
             return JSONResponse({"status": "ready", **facts})
-        reason = self._doorway.find_redirect(_LISTENER)(False).why
+        reason = self._frontend.find_redirect(_LISTENER)(False).why
         return JSONResponse({"status": "not ready", "reason": reason, **facts}, _AWAY)
 
     def _metrics(self) -> Response:
         page = Exposition()
         page.gauge("headrace_info", "The release that runs.").add(1, {"version": __version__})
-        is_ready = self._doorway.policy == FORWARD and self._doorway.owner is not None
+        is_ready = self._frontend.policy == FORWARD and self._frontend.owner is not None
         page.gauge("headrace_ready", "Whether what is published can be stored.").add(int(is_ready))
         if self._standing is not None:
             standing_metrics(page, self._standing)
-        passed_on = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
-        passed_on.add(self._doorway.passed_on)
+        forwarded = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
+        forwarded.add(self._frontend.forwarded)
         page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())
         page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
         page.gauge("process_open_fds", "Open files and sockets.").add(open_files())

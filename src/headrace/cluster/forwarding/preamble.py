@@ -52,6 +52,8 @@ ANSWER_BYTES: Final = 1 + SEAL_BYTES
 AMQP: Final = 1
 MQTT: Final = 2
 HTTP: Final = 3
+NUMBERS: Final = {"amqp": AMQP, "mqtt": MQTT}
+"""Numbers of the relayed protocols, by listener."""
 _PROTOCOLS: Final = (AMQP, MQTT, HTTP)
 
 WELCOME: Final = 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.cluster.keeper import LeaseKeeper
 from headrace.cluster.lease import LEASES, Node, Records, decode_lease, epoch_name, lease_name, numbers
+from headrace.cluster.lease_keeper import LeaseKeeper
 from headrace.cluster.status import Ownership, read_status
 from headrace.errors import Corrupt, Refused, Unavailable
 
