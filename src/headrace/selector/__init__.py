@@ -3,10 +3,9 @@
 docs/design/selectors.md says what every corner means, and why the parser is our own.
 """
 
-from headrace.selector.canonical import canonical_text
 from headrace.selector.evaluate import MappingRow, Row
 from headrace.selector.fields import HeaderValue, header_text
-from headrace.selector.selector import Selector, parse
+from headrace.selector.selector import Selector, canonical_text, parse
 from headrace.selector.spark_sql import to_spark_sql
 
 __all__ = [

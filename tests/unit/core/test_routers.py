@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.core.routing.exchange import Binding, HeadersRouter
+from headrace.core.routing.exchange import Binding
+from headrace.core.routing.exchanges import HeadersRouter
 from headrace.errors import PreconditionFailed
 
 ORDER = {"type": "order", "region": "eu"}

@@ -1,25 +1,294 @@
-"""The exchanges of one virtual host: which queues a message goes to. Queues and storage are elsewhere."""
+"""The exchanges of one virtual host: how each kind picks bindings, and which queues a message reaches through chains.
 
-from collections.abc import Mapping, Sequence
-from typing import Final, final
+exchange.py defines exchanges and bindings. Queues and storage are elsewhere.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final, TypeAlias, final
 
 from headrace.core.properties import frozen
 from headrace.core.routing.exchange import (
     CONSISTENT_HASH,
+    DIRECT,
+    FANOUT,
     HEADERS,
+    KINDS,
     PREDECLARED,
     RESERVED_PREFIX,
+    TOPIC,
     Binding,
     Dropped,
     Exchange,
-    HashRouter,
-    Router,
     check_new_name,
     check_not_default,
-    hashed_header,
-    router_for,
 )
-from headrace.errors import AccessRefused, NotFound, PreconditionFailed
+from headrace.core.routing.topics import KeyTrie
+from headrace.errors import AccessRefused, NotFound, PreconditionFailed, Refused
+
+X_MATCH: Final = "x-match"
+
+# A header that a binding asks for: its name, and its frozen value or None where any value will do.
+Need: TypeAlias = tuple[str, Hashable]
+
+
+class Router(ABC):
+    """The bindings of one exchange, ready to be picked. Each binding is added once and removed once."""
+
+    @abstractmethod
+    def add(self, binding: Binding) -> None:
+        """Take the binding in. Raises PreconditionFailed, changing nothing, when its arguments are wrong."""
+
+    @abstractmethod
+    def remove(self, binding: Binding) -> None:
+        """Let go of a binding that was added."""
+
+    @abstractmethod
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        """The bindings that a message takes, each once."""
+
+
+def router_for(kind: str) -> Router:
+    """An empty router for an exchange of one of AMQP's own kinds. Raises PreconditionFailed for any other."""
+    if kind == DIRECT:
+        return DirectRouter()
+    if kind == FANOUT:
+        return FanoutRouter()
+    if kind == TOPIC:
+        return TopicRouter()
+    if kind == HEADERS:
+        return HeadersRouter()
+    raise PreconditionFailed(f"unknown exchange type '{kind}': use {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+
+
+@final
+class DirectRouter(Router):
+    """Bindings whose key is the message's."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[Binding, None]] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._by_key.setdefault(binding.key, {})[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        bindings = self._by_key[binding.key]
+        del bindings[binding]
+        if not bindings:
+            del self._by_key[binding.key]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._by_key.get(key, ())
+
+
+@final
+class FanoutRouter(Router):
+    """All bindings, whatever the key."""
+
+    __slots__ = ("_bindings",)
+
+    def __init__(self) -> None:
+        self._bindings: dict[Binding, None] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._bindings[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        del self._bindings[binding]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._bindings
+
+
+@final
+class TopicRouter(Router):
+    """Bindings whose key is a pattern of words that matches the message's key."""
+
+    __slots__ = ("_tree",)
+
+    def __init__(self) -> None:
+        self._tree: KeyTrie[Binding] = KeyTrie()
+
+    def add(self, binding: Binding) -> None:
+        self._tree.add(binding.key, binding)
+
+    def remove(self, binding: Binding) -> None:
+        self._tree.remove(binding.key, binding)
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        return self._tree.match(key)
+
+
+@final
+class HeadersRouter(Router):
+    """Bindings whose arguments are among the message's headers: all of them, or any.
+
+    A binding that wants any header is indexed under each, one that wants all under the one that fewest others
+    share; so a message is held only against bindings that want something it has.
+    """
+
+    __slots__ = ("_all", "_always", "_any", "_names")
+
+    def __init__(self) -> None:
+        self._all: dict[Need, dict[Binding, tuple[Need, ...]]] = {}
+        self._any: dict[Need, dict[Binding, None]] = {}
+        self._always: dict[Binding, None] = {}  # those that want all of nothing
+        self._names: dict[str, int] = {}  # how many bindings ask for a header of this name
+
+    def add(self, binding: Binding) -> None:
+        wants_any, needs = _needs(binding)
+        for name, _ in needs:
+            self._names[name] = self._names.get(name, 0) + 1
+        if wants_any:
+            for need in needs:
+                self._any.setdefault(need, {})[binding] = None
+        elif needs:
+            rarest = min(needs, key=self._popularity)
+            self._all.setdefault(rarest, {})[binding] = needs
+        else:
+            self._always[binding] = None
+
+    def remove(self, binding: Binding) -> None:
+        wants_any, needs = _needs(binding)
+        self._always.pop(binding, None)
+        for need in needs:
+            name = need[0]
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
+            if wants_any:
+                self._any[need].pop(binding, None)
+                if not self._any[need]:
+                    del self._any[need]
+            elif need in self._all:
+                self._all[need].pop(binding, None)
+                if not self._all[need]:
+                    del self._all[need]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        if not headers:
+            return self._always
+        offered = self._offered(headers)
+        found = dict(self._always)
+        for need in offered:
+            if need in self._any:
+                found.update(self._any[need])
+            if need in self._all:
+                for binding, needs in self._all[need].items():
+                    if _has_all(offered, needs):
+                        found[binding] = None
+        return found
+
+    def _popularity(self, need: Need) -> int:
+        return len(self._all.get(need, ()))
+
+    def _offered(self, headers: Mapping[str, object]) -> dict[Need, None]:
+        """What the message has of what any binding asks for."""
+        offered: dict[Need, None] = {}
+        for name, value in headers.items():
+            if name in self._names:
+                offered[name, None] = None
+                try:
+                    offered[name, frozen(value)] = None
+                except Refused:
+                    continue  # no binding can hold such a value, so it is present and equals none
+        return offered
+
+
+def _needs(binding: Binding) -> tuple[bool, tuple[Need, ...]]:
+    """Whether any one header will do, and which headers are asked for."""
+    mode = binding.arguments.get(X_MATCH, "all")
+    if mode not in ("all", "any", "all-with-x", "any-with-x"):
+        raise PreconditionFailed(
+            f"invalid arg '{X_MATCH}' for binding of '{binding.destination}' to exchange '{binding.source}': "
+            f"received {mode!r} but expected 'all', 'any', 'all-with-x' or 'any-with-x'"
+        )
+    with_x = mode in ("all-with-x", "any-with-x")
+    needs: list[Need] = []
+    for name, value in binding.arguments.items():
+        if name != X_MATCH and (with_x or not name.startswith("x-")):
+            needs.append((name, frozen(value)))
+    return mode in ("any", "any-with-x"), tuple(needs)
+
+
+def _has_all(offered: dict[Need, None], needs: tuple[Need, ...]) -> bool:
+    for need in needs:
+        if need not in offered:
+            return False
+    return True
+
+
+HASH_HEADER: Final = "hash-header"
+_HASH_PROPERTY: Final = "hash-property"
+_BYTES: Final = 6  # as much as a float holds exactly
+_RANGE: Final = float(1 << 8 * _BYTES)
+_MAX_WEIGHT: Final = 1_000_000
+
+
+def hashed_header(exchange: Exchange) -> str:
+    """The header whose value is hashed, "" for the routing key. Raises PreconditionFailed for what makes no sense."""
+    if _HASH_PROPERTY in exchange.arguments:
+        raise PreconditionFailed(
+            f"invalid arg '{_HASH_PROPERTY}' for exchange '{exchange.name}': "
+            f"only the routing key and headers ('{HASH_HEADER}') are hashed"
+        )
+    header = exchange.arguments.get(HASH_HEADER, "")
+    if not isinstance(header, str):
+        raise PreconditionFailed(
+            f"invalid arg '{HASH_HEADER}' for exchange '{exchange.name}': expected a header's name, received {header!r}"
+        )
+    return header
+
+
+@final
+class HashRouter(Router):
+    """One binding for each key, as many keys for each binding as its weight says: its own key, a whole number.
+
+    The binding that scores highest for a key has it (rendezvous hashing), so a binding that comes or goes moves only
+    the keys that it gets or had, and the same bindings give the same answer after every restart.
+    """
+
+    __slots__ = ("_header", "_weights")
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+        self._weights: dict[Binding, tuple[bytes, int]] = {}
+        """What makes a binding's score its own, and its weight."""
+
+    def add(self, binding: Binding) -> None:
+        kind = "exchange" if binding.to_exchange else "queue"
+        self._weights[binding] = (f"{kind} {binding.destination}\0".encode(), _weight(binding))
+
+    def remove(self, binding: Binding) -> None:
+        del self._weights[binding]
+
+    def match(self, key: str, headers: Mapping[str, object] | None) -> Collection[Binding]:
+        hashed = (str(headers.get(self._header, "")) if headers else "") if self._header else key
+        wanted = hashed.encode(errors="surrogateescape")
+        best: Binding | None = None
+        highest = -1.0
+        for binding, (name, weight) in self._weights.items():
+            digest = blake2b(name + wanted, digest_size=_BYTES).digest()
+            score = -weight / math.log((int.from_bytes(digest, "big") + 0.5) / _RANGE)
+            if score > highest:
+                best, highest = binding, score
+        return () if best is None else (best,)
+
+
+def _weight(binding: Binding) -> int:
+    text = binding.key
+    weight = int(text) if text.isascii() and text.isdecimal() and len(text) <= 7 else 0
+    if not 1 <= weight <= _MAX_WEIGHT:
+        raise PreconditionFailed(
+            f"invalid routing key '{text[:40]}' for binding of '{binding.destination}' to exchange '{binding.source}': "
+            f"it is the binding's weight there, a number from 1 to {_MAX_WEIGHT}"
+        )
+    return weight
+
 
 # The cache of routes is bounded by what it holds: a route weighs its queues and a constant for its key.
 _MAX_CACHED: Final = 200_000

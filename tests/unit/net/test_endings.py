@@ -2,7 +2,8 @@
 
 import asyncio
 
-from headrace.net.endings import AT_ONCE, Endings, endings_of
+from headrace.net.connection import ENDINGS_AT_ONCE as AT_ONCE
+from headrace.net.connection import Endings, endings_of
 
 COUNT = 5 * AT_ONCE + 3
 
