@@ -430,11 +430,7 @@ class Wire(asyncio.Protocol):
         self.guarded(lambda: self._handler.hold_output(is_held))
 
     def _on_beat(self, half_seconds: float, most_beats: int) -> None:
-        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
-        self._has_received = False
-        if self._silent_beats >= most_beats:
-            silence = most_beats * half_seconds
-            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        if self._is_silent(half_seconds, most_beats):
             self.abort()
             return
         if not self._has_sent:
@@ -443,14 +439,20 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float, on_silence: Callable[[], None]) -> None:
-        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
-        self._has_received = False
-        if self._silent_beats >= _LOOKS:
-            silence = _LOOKS * period_seconds
-            _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        if self._is_silent(period_seconds, _LOOKS):
             self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)
+
+    def _is_silent(self, period_seconds: float, most_periods: int) -> bool:
+        """Count one more period; True if the peer sent nothing for so many. A peer that is not read from counts not."""
+        self._silent_beats = 0 if self._has_received or self._not_reading else self._silent_beats + 1
+        self._has_received = False
+        if self._silent_beats < most_periods:
+            return False
+        silence = most_periods * period_seconds
+        _log.warning("nothing came for %g s: the connection is ended", silence, extra=self._about())
+        return True
 
     def _on_no_handshake(self, seconds: float) -> None:
         count = _SILENT.note(self._loop.time())

@@ -17,8 +17,7 @@ NOTHING: Final = "NULL"
 UNLIKE: Final = "unlike"
 
 
-@final
-class Field:
+class _Named:
     __slots__ = ("name",)
     __match_args__: Final = ("name",)
 
@@ -27,12 +26,13 @@ class Field:
 
 
 @final
-class Header:
-    __slots__ = ("name",)
-    __match_args__: Final = ("name",)
+class Field(_Named):
+    __slots__ = ()
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+@final
+class Header(_Named):
+    __slots__ = ()
 
 
 @final
@@ -167,8 +167,7 @@ class Not:
         self.operand = operand
 
 
-@final
-class AllOf:
+class _Joined:
     __slots__ = ("terms",)
     __match_args__: Final = ("terms",)
 
@@ -177,12 +176,13 @@ class AllOf:
 
 
 @final
-class AnyOf:
-    __slots__ = ("terms",)
-    __match_args__: Final = ("terms",)
+class AllOf(_Joined):
+    __slots__ = ()
 
-    def __init__(self, terms: tuple["Condition", ...]) -> None:
-        self.terms = terms
+
+@final
+class AnyOf(_Joined):
+    __slots__ = ()
 
 
 Condition = Holds | Compare | Between | In | Like | IsNull | Not | AllOf | AnyOf

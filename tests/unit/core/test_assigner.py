@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_SOURCE, Follower
+from headrace.core.feeds.feed import BEHIND, DAMAGED, FOLLOWING, FRONT, FULL, NO_SOURCE, FedQueue
 from headrace.core.publishing import TO_QUEUE
 from headrace.core.queue.configured import configured
 from headrace.core.queue.definition import EPHEMERAL, REJECT_PUBLISH, STREAM, QueueDefinition, Retention, declared
@@ -49,7 +49,7 @@ def contents(house: House, name: str) -> list[int]:
     return [int(message.payload) for message in log.read(log.first_offset, 1 << 20)]
 
 
-def follower(house: House, name: str) -> Follower:
+def follower(house: House, name: str) -> FedQueue:
     found = house.broker.administration.follower(house.broker.queue(name))
     assert found is not None
     return found

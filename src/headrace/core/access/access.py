@@ -20,9 +20,8 @@ from headrace.core.access.permissions import (
     Rights,
     TopicPermission,
     place_of,
+    putting,
     to_bytes,
-    with_permission,
-    with_topic_permission,
 )
 from headrace.core.access.users import (
     ADOPTED,
@@ -72,7 +71,7 @@ class Access:
         everything = Permission(GUEST, DEFAULT_HOST, ".*", ".*", ".*")
         commit = Commit()
         commit.put(HOSTS, DEFAULT_HOST.encode(), to_bytes({"name": DEFAULT_HOST}))
-        _add(commit, [_user_change(guest()), with_permission(everything)])
+        _add(commit, [_user_change(guest()), putting(everything)])
         self._engine.commit(commit, _raise)
         self._engine.sync()
 
@@ -182,9 +181,7 @@ class Access:
 
         Raises NotFound for the user and the host, Refused for patterns that make no sense.
         """
-        self._check_ends(permission.user, permission.host)
-        permission.check()
-        self._change([with_permission(permission)], done)
+        self._put(permission, done)
 
     def delete_permission(self, user: str, host: str, done: Done) -> None:
         """Let a user into a virtual host no more. Raises NotFound when it could not enter anyway."""
@@ -196,18 +193,18 @@ class Access:
 
     def put_topic_permission(self, permission: TopicPermission, done: Done) -> None:
         """Bound a user to some topics of an exchange. Raises NotFound for the user and the host, Refused as above."""
-        self._check_ends(permission.user, permission.host)
-        permission.check()
-        self._change([with_topic_permission(permission)], done)
+        self._put(permission, done)
 
     def delete_topic_permissions(self, user: str, host: str, done: Done, exchange: str | None = None) -> None:
         """Bound a user no more, in one exchange or in all. Raises NotFound when there was no bound."""
         self._change(self._permissions.without_topics(user, host, exchange), done)
 
-    def _check_ends(self, user: str, host: str) -> None:
-        self.account(user)
-        if self._hosts.find(host) is None:
-            raise NotFound(f"no vhost '{host}'")
+    def _put(self, permission: Permission | TopicPermission, done: Done) -> None:
+        self.account(permission.user)
+        if self._hosts.find(permission.host) is None:
+            raise NotFound(f"no vhost '{permission.host}'")
+        permission.check()
+        self._change([putting(permission)], done)
 
     # -- storing -----------------------------------------------------------------------------------------------------
 

@@ -416,15 +416,12 @@ class Permissions:
             rights.grant(self._permissions.get((user, host)), self._topics.get((user, host), {}))
 
 
-def with_permission(permission: Permission) -> Change:
-    """A permission as it is stored."""
+def putting(permission: Permission | TopicPermission) -> Change:
+    """The change that stores a permission."""
+    if isinstance(permission, TopicPermission):
+        key = _key(permission.host, permission.user, permission.exchange)
+        return TOPIC_PERMISSIONS, key, to_bytes(asdict(permission))
     return PERMISSIONS, _key(permission.host, permission.user), to_bytes(asdict(permission))
-
-
-def with_topic_permission(permission: TopicPermission) -> Change:
-    """A topic permission as it is stored."""
-    key = _key(permission.host, permission.user, permission.exchange)
-    return TOPIC_PERMISSIONS, key, to_bytes(asdict(permission))
 
 
 def place_of(key: bytes) -> tuple[str, str]:

@@ -46,7 +46,7 @@ def is_cursor(group: str) -> bool:
 
 
 @final
-class Follower:
+class FedQueue:
     """A queue and its place in its source."""
 
     __slots__ = ("is_waiting", "missed", "oversized", "pace", "position", "queue", "source", "stored")
@@ -93,13 +93,13 @@ class Assignment:
     """One step of queues that are equally far. Whoever cannot take a message stays behind at it; the others go on."""
 
     def __init__(
-        self, source: "Queue", cohort: list[Follower], start: int, codecs: Codecs, now_us: int, most_bytes: int
+        self, source: "Queue", cohort: list[FedQueue], start: int, codecs: Codecs, now_us: int, most_bytes: int
     ) -> None:
         self.at = start
         """The next message."""
         self.start = start
-        self.copies: dict[Follower, Copied] = {}
-        self.left: dict[Follower, None] = {}
+        self.copies: dict[FedQueue, Copied] = {}
+        self.left: dict[FedQueue, None] = {}
         """Those who stay behind: what they are at is their position."""
         self.size_bytes = 0
         self._source = source
@@ -119,19 +119,19 @@ class Assignment:
             is_late = 0 < message.expires_us <= self._now_us
             row = MessageRow(message, self._codecs)
             before = len(self.left)
-            for follower in self._active:
-                selector = follower.queue.selector
-                if (selector is None or _fits(selector, row)) and (not is_late or follower.queue.is_stream):
-                    self._hand(follower, message)
+            for fed in self._active:
+                selector = fed.queue.selector
+                if (selector is None or _fits(selector, row)) and (not is_late or fed.queue.is_stream):
+                    self._hand(fed, message)
             if len(self.left) > before:
-                self._active = [follower for follower in self._active if follower not in self.left]
+                self._active = [fed for fed in self._active if fed not in self.left]
         self.at += 1
 
-    def _hand(self, follower: Follower, message: Message) -> None:
-        queue = follower.queue
+    def _hand(self, fed: FedQueue, message: Message) -> None:
+        queue = fed.queue
         size = len(message.payload) + len(message.properties)
         if len(message.payload) > queue.definition.max_message_bytes:
-            follower.oversized += 1
+            fed.oversized += 1
             _log.warning(
                 "queue %r does not get offset %d of stream %r: %d bytes are too large for it, %d at most",
                 queue.name,
@@ -142,22 +142,22 @@ class Assignment:
             )
             return
         if self.copies and self.size_bytes + size > self._most_bytes:
-            self._leave(follower)
+            self._leave(fed)
             return
         if queue.refusal is not None or not takes(queue, message):
-            follower.is_waiting = True
-            follower.pace = max(LEAST_PACE, self.at - self.start)
-            self._leave(follower)
+            fed.is_waiting = True
+            fed.pace = max(LEAST_PACE, self.at - self.start)
+            self._leave(fed)
             return
-        copied = self.copies.get(follower)
+        copied = self.copies.get(fed)
         if copied is None:
-            copied = self.copies[follower] = Copied(queue, self._source.log.name)
+            copied = self.copies[fed] = Copied(queue, self._source.log.name)
         copied.add(self.at, stamped(queue, message, self._now_us))
         self.size_bytes += size
 
-    def _leave(self, follower: Follower) -> None:
-        follower.position = self.at
-        self.left[follower] = None
+    def _leave(self, fed: FedQueue) -> None:
+        fed.position = self.at
+        self.left[fed] = None
 
 
 def _fits(selector: Selector, row: MessageRow) -> bool:
@@ -190,7 +190,7 @@ class Budget:
 
 
 @final
-class Tail:
+class Feed:
     """One source."""
 
     def __init__(self, source: "Queue", codecs: Codecs) -> None:
@@ -198,42 +198,42 @@ class Tail:
         self._codecs = codecs
         self._front = 0
         self._front_stored = 0
-        self._joined: dict[Queue, Follower] = {}
+        self._joined: dict[Queue, FedQueue] = {}
         """Those at the front. As long as there are any, the front is stored."""
-        self._apart: dict[Queue, Follower] = {}
+        self._apart: dict[Queue, FedQueue] = {}
         """Those with places of their own."""
         self._is_fronts_turn = False
         self.is_held = False
         """Whether everybody stays where they are for now."""
 
     @property
-    def followers(self) -> list[Follower]:
+    def fed_queues(self) -> list[FedQueue]:
         return [*self._joined.values(), *self._apart.values()]
 
     # -- who is here -------------------------------------------------------------------------------------------------
 
-    def restore(self, follower: Follower) -> bool:
+    def restore(self, fed: FedQueue) -> bool:
         """Take in a queue where it is stored to be; False when nothing is stored of it."""
         groups = self.source.log.groups
-        own = groups.get(cursor_of(follower.queue.name))
+        own = groups.get(cursor_of(fed.queue.name))
         place = own or groups.get(FRONT)
         if place is None:
             return False
-        follower.source = self.source
-        follower.position = follower.stored = place.committed
+        fed.source = self.source
+        fed.position = fed.stored = place.committed
         if own is not None:
-            self._apart[follower.queue] = follower
+            self._apart[fed.queue] = fed
         else:
-            self._joined[follower.queue] = follower
+            self._joined[fed.queue] = fed
             self._front = self._front_stored = place.committed
         return True
 
-    def add(self, batch: Batch, follower: Follower, position: int) -> None:
+    def add(self, batch: Batch, fed: FedQueue, position: int) -> None:
         """Have a queue begin at an offset."""
-        follower.source = self.source
-        follower.is_waiting = False
-        follower.position = position
-        self._part(batch, follower)
+        fed.source = self.source
+        fed.is_waiting = False
+        fed.position = position
+        self._part(batch, fed)
 
     def remove(self, batch: Batch, queue: "Queue") -> None:
         """The queue is filled from here no more."""
@@ -244,26 +244,26 @@ class Tail:
 
     def has_room(self, queue: "Queue") -> None:
         """The queue takes messages again."""
-        follower = self._apart.get(queue)
-        if follower is not None:
-            follower.is_waiting = False
+        fed = self._apart.get(queue)
+        if fed is not None:
+            fed.is_waiting = False
 
     def hold(self, batch: Batch) -> None:
         """Have everybody stay where they are, which is stored with this turn: something is about to happen there."""
         self.is_held = True
         if self._joined and self._front != self._front_stored:
             self._store_front(batch, self._front)
-        for follower in self._apart.values():
-            self._store(batch, follower)
+        for fed in self._apart.values():
+            self._store(batch, fed)
 
     def replaced(self, end: int, new_end: int) -> None:
         """What the stream had below `end` gave way to what is between that and `new_end`. Those who had looked at
         all of it go on behind, as is stored already."""
         if self._joined and self._front >= end:
             self._front = self._front_stored = new_end
-        for follower in self.followers:
-            if follower.position >= end:
-                follower.position = follower.stored = new_end
+        for fed in self.fed_queues:
+            if fed.position >= end:
+                fed.position = fed.stored = new_end
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Tail:
             return False
         start = max(cohort[0].position, self.source.first_offset)
         stop = self._stop(start, end)
-        pace = max([follower.pace for follower in cohort])
+        pace = max([fed.pace for fed in cohort])
         count = min(max(1, budget.tests // len(cohort)), pace, stop - start)
         messages = self.source.log.read(start, count, READ_BYTES) if count > 0 else []
         self._note_missed(cohort, start)
@@ -298,30 +298,30 @@ class Tail:
         budget.tests -= len(cohort) * max(1, given.at - start)
         budget.size_bytes -= given.size_bytes
         batch.copied += given.copies.values()
-        stayed = [follower for follower in cohort if follower not in given.left]
-        for follower in stayed:
-            follower.position = given.at
-            follower.pace = min(MOST_PACE, follower.pace * 2)
+        stayed = [fed for fed in cohort if fed not in given.left]
+        for fed in stayed:
+            fed.position = given.at
+            fed.pace = min(MOST_PACE, fed.pace * 2)
         settled = self._settle_front(batch, given, end) if is_front else self._settle(batch, given, stayed, end)
         return settled or bool(given.copies)
 
-    def _next(self, end: int) -> tuple[list[Follower], bool]:
+    def _next(self, end: int) -> tuple[list[FedQueue], bool]:
         """Those to serve, who are equally far, and whether they are the front."""
-        waiting = [follower for follower in self._apart.values() if self._can_go(follower, end)]
+        waiting = [fed for fed in self._apart.values() if self._can_go(fed, end)]
         if self._joined and self._front < end and (self._is_fronts_turn or not waiting):
             self._is_fronts_turn = False
             return list(self._joined.values()), True
         self._is_fronts_turn = True
         if not waiting:
             return [], False
-        last = min([follower.position for follower in waiting])
-        return [follower for follower in waiting if follower.position == last], False
+        last = min([fed.position for fed in waiting])
+        return [fed for fed in waiting if fed.position == last], False
 
-    def _can_go(self, follower: Follower, end: int) -> bool:
+    def _can_go(self, fed: FedQueue, end: int) -> bool:
         """Whether one that is apart can take a step: on, or to the front if that is where it is."""
-        if follower.is_waiting:
+        if fed.is_waiting:
             return False
-        return follower.position < end or not self._joined or follower.position == self._front
+        return fed.position < end or not self._joined or fed.position == self._front
 
     def _stop(self, start: int, end: int) -> int:
         """How far a step may go: to the next who is further, so that they meet."""
@@ -330,11 +330,11 @@ class Tail:
             places.append(self._front)
         return max(start, min([*places, end]))
 
-    def _note_missed(self, cohort: list[Follower], first: int) -> None:
+    def _note_missed(self, cohort: list[FedQueue], first: int) -> None:
         gone = first - cohort[0].position
         if gone > 0:
-            for follower in cohort:
-                follower.missed += gone
+            for fed in cohort:
+                fed.missed += gone
             _log.warning(
                 "the retention of stream %r took %d messages before the queues that are filled from it had looked at "
                 "them, %r and %d others",
@@ -348,9 +348,9 @@ class Tail:
 
     def _settle_front(self, batch: Batch, given: Assignment, end: int) -> bool:
         """The front went on; those who stay behind have places of their own from now on."""
-        for follower in given.left:
-            del self._joined[follower.queue]
-            self._part(batch, follower)
+        for fed in given.left:
+            del self._joined[fed.queue]
+            self._part(batch, fed)
         at = self._front = given.at
         if not self._joined:
             batch.durable.delete_group(self.source.log.name, FRONT)
@@ -360,40 +360,40 @@ class Tail:
             return True
         return False
 
-    def _settle(self, batch: Batch, given: Assignment, stayed: list[Follower], end: int) -> bool:
+    def _settle(self, batch: Batch, given: Assignment, stayed: list[FedQueue], end: int) -> bool:
         """Those who are apart went on; where the front is, or at the end if there is none, they become part of it."""
         at = given.at
         is_stored = False
-        for follower in given.left:
-            is_stored = self._store(batch, follower) or is_stored
+        for fed in given.left:
+            is_stored = self._store(batch, fed) or is_stored
         if stayed and (at == self._front if self._joined else at == end):
             self._join(batch, stayed, at)
             return True
-        for follower in stayed:
-            if follower in given.copies or at - follower.stored >= _UNSTORED:
-                is_stored = self._store(batch, follower) or is_stored
+        for fed in stayed:
+            if fed in given.copies or at - fed.stored >= _UNSTORED:
+                is_stored = self._store(batch, fed) or is_stored
         return is_stored
 
-    def _join(self, batch: Batch, followers: list[Follower], at: int) -> None:
+    def _join(self, batch: Batch, fed_queues: list[FedQueue], at: int) -> None:
         log = self.source.log.name
         if not self._joined:
             batch.durable.create_group(log, FRONT, STREAM, "", at)
             self._front = self._front_stored = at
-        for follower in followers:
-            batch.durable.delete_group(log, cursor_of(follower.queue.name))
-            del self._apart[follower.queue]
-            self._joined[follower.queue] = follower
+        for fed in fed_queues:
+            batch.durable.delete_group(log, cursor_of(fed.queue.name))
+            del self._apart[fed.queue]
+            self._joined[fed.queue] = fed
 
-    def _part(self, batch: Batch, follower: Follower) -> None:
-        follower.stored = follower.position
-        self._apart[follower.queue] = follower
-        batch.durable.create_group(self.source.log.name, cursor_of(follower.queue.name), STREAM, "", follower.position)
+    def _part(self, batch: Batch, fed: FedQueue) -> None:
+        fed.stored = fed.position
+        self._apart[fed.queue] = fed
+        batch.durable.create_group(self.source.log.name, cursor_of(fed.queue.name), STREAM, "", fed.position)
 
-    def _store(self, batch: Batch, follower: Follower) -> bool:
-        if follower.position == follower.stored:
+    def _store(self, batch: Batch, fed: FedQueue) -> bool:
+        if fed.position == fed.stored:
             return False
-        follower.stored = follower.position
-        batch.durable.commit_offset(self.source.log.name, cursor_of(follower.queue.name), follower.position)
+        fed.stored = fed.position
+        batch.durable.commit_offset(self.source.log.name, cursor_of(fed.queue.name), fed.position)
         return True
 
     def _store_front(self, batch: Batch, at: int) -> None:

@@ -8,7 +8,7 @@ goes away gives back what it did not acknowledge, and the others get it. The res
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from headrace.clock import Clock
 from headrace.core.batch import Batch
@@ -40,10 +40,6 @@ from headrace.errors import HeadraceError
 from headrace.model import Message
 from headrace.storage.api import Engine
 from headrace.storage.group_state import WORK
-
-if TYPE_CHECKING:
-    from headrace.core.pubsub.session import Subscriber
-    from headrace.core.queue.queue import Queue
 
 _LEASE_MS: Final = 100 * 365 * 24 * 3_600_000
 """As long as it is connected, a session may take its time."""
@@ -116,9 +112,6 @@ def _short(name: str) -> str:
     return f"{prefix}#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-PREFIX: Final = "$share/"
-
-
 @final
 class Share:
     """The members of one group that share one pattern."""
@@ -151,9 +144,7 @@ class Share:
 class Shares:
     """The shared subscriptions of one virtual host."""
 
-    def __init__(
-        self, tree: "TopicTree[Subscription | Share]", inner: "SessionQueues", limits: QueueDefinition
-    ) -> None:
+    def __init__(self, tree: TopicTree[Subscription | Share], inner: SessionQueues, limits: QueueDefinition) -> None:
         self._tree = tree
         self._inner = inner
         self._limits = limits
@@ -189,7 +180,7 @@ class Shares:
         if share.queue is not None:
             self._inner.drop(share.queue)
 
-    def attach(self, session: Session, link: "Subscriber") -> None:
+    def attach(self, session: Session, link: Subscriber) -> None:
         """A member is connected: it gets its share of what waits."""
         for subscription in session.subscriptions.values():
             if subscription.is_shared:
@@ -200,7 +191,7 @@ class Shares:
         for pattern in list(session.sharing):
             self._leave(session, pattern)
 
-    def queue(self, share: Share) -> "Queue":
+    def open_queue(self, share: Share) -> Queue:
         """What waits for the members; made with the first message."""
         if share.queue is None:
             share.queue = self._inner.open(share.name, self._limits)
@@ -209,7 +200,7 @@ class Shares:
                     self._join(share, subscription, session.link)
         return share.queue
 
-    def _join(self, share: Share, subscription: Subscription, link: "Subscriber") -> None:
+    def _join(self, share: Share, subscription: Subscription, link: Subscriber) -> None:
         self._leave(subscription.session, subscription.pattern)
         if share.queue is not None:
             consumer = link.consumer(subscription)
@@ -248,7 +239,7 @@ class Audience:
 
 
 @final
-class Keepers:
+class StoredAudience:
     """Sessions that keep a message in the same form."""
 
     __slots__ = ("grant", "sessions")
@@ -257,7 +248,7 @@ class Keepers:
         self.grant = grant
         self.sessions: list[Session] = []
 
-    def kept(self, message: Message, assurance: int, retain: bool) -> Message:
+    def stored(self, message: Message, assurance: int, retain: bool) -> Message:
         grant = self.grant
         return marked(message, min(assurance, grant.assurance), retain and grant.keeps_retain, grant.identifiers)
 
@@ -275,7 +266,7 @@ class Route:
         """Everybody who is connected: for what need not arrive."""
         self.live: list[Audience] = []
         """For what should arrive: those of them whose session keeps nothing, or who do not ask for it to be sure."""
-        self.keepers: list[Keepers] = []
+        self.keepers: list[StoredAudience] = []
         """The others, connected or not."""
         self.shares: list[Share] = []
 
@@ -297,7 +288,7 @@ class Routes:
         """The route of a topic, if it is known."""
         return self._routes.get(topic)
 
-    def build(self, topic: str, queues: "list[Queue]") -> Route:
+    def build(self, topic: str, queues: list[Queue]) -> Route:
         """Work a route out and keep it."""
         route = Route()
         route.queues = queues
@@ -309,12 +300,12 @@ class Routes:
                 matching.setdefault(found.session, []).append(found)
         everyone: dict[Outlet, Audience] = {}
         live: dict[Outlet, Audience] = {}
-        keepers: dict[tuple[int, bool, bool, tuple[int, ...]], Keepers] = {}
+        keepers: dict[tuple[int, bool, bool, tuple[int, ...]], StoredAudience] = {}
         for session, subscriptions in matching.items():
             grant = merged(subscriptions)
             keeps = session.is_kept and grant.assurance != BEST_EFFORT
             if keeps:
-                keepers.setdefault(grant.key, Keepers(grant)).sessions.append(session)
+                keepers.setdefault(grant.key, StoredAudience(grant)).sessions.append(session)
             link = session.link
             if link is not None:
                 outlet = link.outlet(grant)
@@ -476,19 +467,21 @@ class PubSub:
 
     def copies(
         self, route: Route, message: Message, assurance: int, retain: bool = False, publisher: Session | None = None
-    ) -> "list[tuple[Queue, Message]]":
+    ) -> list[tuple[Queue, Message]]:
         """What is to be kept of a message, and where: with every session that keeps it, and for those who share it."""
         found: list[tuple[Queue, Message]] = []
         if assurance == BEST_EFFORT:
             return found
         for keepers in route.keepers:
-            kept = keepers.kept(message, assurance, retain)
+            kept = keepers.stored(message, assurance, retain)
             no_echo = keepers.grant.no_echo
             found += [
-                (self.queue(session), kept) for session in keepers.sessions if not (no_echo and session is publisher)
+                (self.open_queue(session), kept)
+                for session in keepers.sessions
+                if not (no_echo and session is publisher)
             ]
         for share in route.shares:
-            found.append((self._shares.queue(share), marked(message, assurance, retain)))
+            found.append((self._shares.open_queue(share), marked(message, assurance, retain)))
         return found
 
     def announce(self, envelope: Envelope) -> None:
@@ -499,13 +492,13 @@ class PubSub:
 
     def keep(self, batch: Batch, session: Session, message: Message) -> None:
         """Have a message that is marked for this session wait for it."""
-        self._accept(batch, self.queue(session), message, Sent())
+        self._accept(batch, self.open_queue(session), message, Sent())
 
     def hand_over(self, batch: Batch, session: Session, message: Message) -> None:
         """The same for one that waited for others too and is settled there in this very turn: it cannot be refused."""
-        batch.move(self.queue(session), message)
+        batch.move(self.open_queue(session), message)
 
-    def queue(self, session: Session) -> "Queue":
+    def open_queue(self, session: Session) -> Queue:
         """What waits for a session; made with the first message."""
         queue = session.queue
         if queue is None:
@@ -515,7 +508,7 @@ class PubSub:
                 self._inner.join(queue, session.consumer)
         return queue
 
-    def _accept(self, batch: Batch, queue: "Queue", message: Message, sent: Sent) -> None:
+    def _accept(self, batch: Batch, queue: Queue, message: Message, sent: Sent) -> None:
         sent.count += 1
         sent.is_stored = True
         try:

@@ -85,7 +85,7 @@ class Retained:
         batch.durable.put(RETAINED, self._key(topic), value)
         self._staged[topic] = envelope
         self._add(topic, len(value), envelope.message.expires_us)
-        batch.confirms.add(self._when_stored(topic, envelope))
+        batch.confirms.add(_Stored(self._staged, topic, envelope))
 
     def keep_volatile(self, envelope: Envelope) -> None:
         """The same for what the broker says of itself: nothing is stored."""
@@ -167,9 +167,6 @@ class Retained:
                 f"{self.size_bytes} bytes are, {most}; clear some"
             )
 
-    def _when_stored(self, topic: str, envelope: Envelope) -> "Stored":
-        return Stored(self._staged, topic, envelope)
-
     def _add(self, topic: str, size: int, expires_us: int) -> None:
         old = self._sizes.get(topic)
         self.size_bytes += size - (old or 0)
@@ -206,7 +203,7 @@ class Retained:
 
 
 @final
-class Stored:
+class _Stored:
     """Called when a retained message is stored: the engine has it then. A value, as a closure costs more."""
 
     __slots__ = ("_envelope", "_staged", "_topic")

@@ -34,7 +34,6 @@ from headrace.errors import Corrupt, Refused
 from headrace.model import Message, Source
 
 if TYPE_CHECKING:
-    from headrace.core.queue.dispatch import Consumer
     from headrace.core.queue.queue import Queue
 
 _VERSION: Final = 1

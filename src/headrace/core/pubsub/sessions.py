@@ -16,7 +16,7 @@ The table `sessions` has keys of a virtual host and a client id, each followed b
 import heapq
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
 from headrace.clock import Clock
@@ -38,7 +38,8 @@ from headrace.errors import Corrupt
 from headrace.storage.api import SESSIONS, Engine
 
 _SEPARATOR: Final = b"\0"
-_NUMBERS: Final = (b"i", b"o")
+_TAKEN: Final = b"i"
+_COMPLETING: Final = b"o"
 _log: Final = logging.getLogger("headrace.core")
 
 
@@ -87,17 +88,11 @@ class SessionStore:
     def delete_will(self, batch: Batch, session: Session) -> None:
         batch.durable.delete(SESSIONS, self._key(session, b"w"))
 
-    def put_taken(self, batch: Batch, session: Session, number: int) -> None:
-        batch.durable.put(SESSIONS, self._key(session, b"i" + number.to_bytes(2)), b"")
+    def put_number(self, batch: Batch, session: Session, kind: bytes, number: int) -> None:
+        batch.durable.put(SESSIONS, self._key(session, kind + number.to_bytes(2)), b"")
 
-    def delete_taken(self, batch: Batch, session: Session, number: int) -> None:
-        batch.durable.delete(SESSIONS, self._key(session, b"i" + number.to_bytes(2)))
-
-    def put_completing(self, batch: Batch, session: Session, number: int) -> None:
-        batch.durable.put(SESSIONS, self._key(session, b"o" + number.to_bytes(2)), b"")
-
-    def delete_completing(self, batch: Batch, session: Session, number: int) -> None:
-        batch.durable.delete(SESSIONS, self._key(session, b"o" + number.to_bytes(2)))
+    def delete_number(self, batch: Batch, session: Session, kind: bytes, number: int) -> None:
+        batch.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
 
     def delete(self, batch: Batch, session: Session) -> None:
         """Forget everything about the session but its will."""
@@ -105,12 +100,9 @@ class SessionStore:
         batch.durable.delete(SESSIONS, self._key(session, b"s"))
         for pattern in session.subscriptions:
             self.delete_subscription(batch, session, pattern)
-        for kind, numbers in ((b"i", session.taken), (b"o", session.completing)):
-            self._delete_numbers(batch, session, kind, numbers)
-
-    def _delete_numbers(self, batch: Batch, session: Session, kind: bytes, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            batch.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
+        for kind, numbers in ((_TAKEN, session.taken), (_COMPLETING, session.completing)):
+            for number in numbers:
+                self.delete_number(batch, session, kind, number)
 
     def _key(self, session: Session, fact: bytes) -> bytes:
         return b"".join((self._prefix, session.client_id.encode(), _SEPARATOR, fact))
@@ -131,8 +123,8 @@ def _read(session: Session, fact: bytes, value: bytes) -> None:
     elif kind == b"w":
         envelope = decode_envelope(value[8:], f"the will of {session.client_id!r}")
         session.will = Will(envelope, int.from_bytes(value[:4]), int.from_bytes(value[4:8]))
-    elif kind in _NUMBERS and len(rest) == 2:
-        (session.taken if kind == b"i" else session.completing).add(int.from_bytes(rest))
+    elif kind in (_TAKEN, _COMPLETING) and len(rest) == 2:
+        (session.taken if kind == _TAKEN else session.completing).add(int.from_bytes(rest))
     else:
         raise ValueError("no such fact")
 
@@ -334,30 +326,28 @@ class Sessions:
         """
         session.taken.add(number)
         if session.is_stored:
-            self._store.put_taken(self._pipeline.open(), session, number)
+            self._store.put_number(self._pipeline.open(), session, _TAKEN, number)
 
     def finish_taken(self, session: Session, number: int) -> bool:
-        """The client will not send this one again; False when it was not taken."""
-        if number not in session.taken:
-            return False
-        session.taken.remove(number)
-        if session.is_stored:
-            self._store.delete_taken(self._pipeline.open(), session, number)
-        return True
+        """Forget a taken number, as the client sends it no more; False if it was not taken."""
+        return self._finish(session, session.taken, _TAKEN, number)
 
     def complete(self, session: Session, number: int) -> None:
         """The client has a message of this number: it must not be sent again, only finished."""
         session.completing.add(number)
         if session.is_stored:
-            self._store.put_completing(self._pipeline.open(), session, number)
+            self._store.put_number(self._pipeline.open(), session, _COMPLETING, number)
 
     def finish_completing(self, session: Session, number: int) -> bool:
-        """The client has finished; False when there was nothing to finish."""
-        if number not in session.completing:
+        """Forget a number that the client has completed; False if it was not completing."""
+        return self._finish(session, session.completing, _COMPLETING, number)
+
+    def _finish(self, session: Session, numbers: set[int], kind: bytes, number: int) -> bool:
+        if number not in numbers:
             return False
-        session.completing.remove(number)
+        numbers.remove(number)
         if session.is_stored:
-            self._store.delete_completing(self._pipeline.open(), session, number)
+            self._store.delete_number(self._pipeline.open(), session, kind, number)
         return True
 
     # -- time --------------------------------------------------------------------------------------------------------
