@@ -1,8 +1,8 @@
-"""Holds a lease, or waits for one, step by step. The thread that takes the steps is in member.py.
+"""Holds a lease, or waits for one, step by step. The thread that takes the steps is in membership.py.
 
-An owner makes the next number every third of its lease. Whoever sees no new number for the length of the lease, by its
-own monotonic clock, makes the next number itself. The owner counts from when it began to make its last number, so its
-time is up before anybody else's patience is; no two clocks have to agree.
+An owner writes the next number every third of its lease. A node that sees no new number for the length of the lease, by
+its own monotonic clock, writes the next number itself. The owner counts from the start of its last write, so its lease
+ends before any other node's wait does; no two clocks have to agree.
 """
 
 import logging
@@ -33,23 +33,23 @@ from headrace.errors import Unavailable
 _log: Final = logging.getLogger("headrace.cluster")
 
 _RENEWALS: Final = 3
-"""How often an owner renews within one lease."""
+"""Renewals of the owner per lease."""
 _LOOKS: Final = 5
-"""How often the others look."""
+"""Checks of the other nodes per lease."""
 _LOOK_SECONDS: Final = 1.0
-"""But at least so often: a lease may be released at any time."""
+"""Longest pause between two checks, because a lease may be released at any time."""
 _MARGIN: Final = 10
-"""The owner's lease ends earlier by this part of it: clocks do not all run at the same speed."""
+"""The owner's lease ends earlier by one part in ten, because clocks differ in speed."""
 _KEPT_LEASES: Final = 8
 _KEPT_EPOCHS: Final = 100
 
 Tell = Callable[[Callable[[], None]], None]
-"""Has something called in the event loop's thread."""
+"""Calls a function in the event loop's thread."""
 
 
 @final
 class LeaseKeeper:
-    """Keeps `ownership` true. All it learns is told in the event loop's thread, but for renewals, which are quicker."""
+    """Keeps `ownership` up to date. Changes of owner reach it in the event loop's thread, renewals at once."""
 
     def __init__(self, records: Records, ownership: Ownership, duration_ms: int, clock: Clock, tell: Tell) -> None:
         self._records = records
@@ -59,13 +59,13 @@ class LeaseKeeper:
         self._clock = clock
         self._tell = tell
         self._number = 0
-        """The highest number that was seen."""
+        """Highest number seen."""
         self._seen: Lease | None = None
         self._seen_us = clock.monotonic_us()
         self._holds = False
         self._until_us = 0
         self._covered_until_us = 0
-        """Until then nobody else can have made a number, whatever their clocks say."""
+        """Until then no other node can have written a number, by any clock."""
         self._patient_until_us = 0
         self._is_unwanted = False
         self._stepped_us = 0
@@ -74,20 +74,17 @@ class LeaseKeeper:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next step: they are so far apart from beginning to beginning."""
+        """Pause before the next step; steps are a fixed time apart, from start to start."""
         seconds = self._duration_ms / 1000
         wanted = seconds / _RENEWALS if self._holds else min(seconds / _LOOKS, _LOOK_SECONDS)
         return max(0.0, wanted - (self._clock.monotonic_us() - self._stepped_us) / 1_000_000)
 
     def give_back(self) -> None:
-        """The store could not be opened: let others try, and do not try again for a lease's length.
-
-        May be called in any thread; it happens with the next step.
-        """
+        """Release the lease with the next step and do not take it again for one lease. Callable from any thread."""
         self._is_unwanted = True
 
     def step(self) -> None:
-        """Renew the lease, or see whether it may be taken. Raises Unavailable and Corrupt; then try again."""
+        """Renew the lease, or try to take it. Raises Unavailable and Corrupt; then try again."""
         self._stepped_us = self._clock.monotonic_us()
         if self._is_unwanted:
             self._is_unwanted = False
@@ -99,7 +96,7 @@ class LeaseKeeper:
             self._look()
 
     def release(self) -> None:
-        """Let go of a lease that is held, so that nobody need wait for its end. Raises Unavailable."""
+        """Release a held lease, so that no node waits for its end. Raises Unavailable."""
         if self._holds and self._seen is not None:
             self._holds = False
             self._ownership.renewed(0)
@@ -111,13 +108,13 @@ class LeaseKeeper:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """See whether the owner lives; if it does not, be the owner."""
+        """Look for new leases; take over if the last one has expired or was released."""
         if self._seen is None:
             self._look_for_all()
         while self._read(self._number + 1):
             pass
         if self._cause() == EXPIRY:
-            self._look_for_all()  # it may have gone on without us, so far that the next number is gone
+            self._look_for_all()  # the owner may be further, with the next number already removed
         cause = self._cause()
         if cause and self._clock.monotonic_us() >= self._patient_until_us:
             self._take(cause)
@@ -130,25 +127,25 @@ class LeaseKeeper:
             self._read(found[-1])
 
     def _read(self, number: int) -> bool:
-        """Take notice of a lease; False where there is none of this number."""
+        """Read the lease of this number; False if there is none."""
         name = lease_name(number)
         data = self._records.get(name)
         if data is None:
             return False
         lease = decode_lease(data, self._records.where(name))
         self._number, self._seen, self._seen_us = number, lease, self._clock.monotonic_us()
-        # One of ours that we do not hold is what is left of an attempt whose answer was lost.
+        # An own lease that is not held is left from an attempt whose answer was lost.
         self._publish(lease.node if lease.state == HELD and lease.node != self._me else None)
         return True
 
     def _publish(self, owner: Node | None) -> None:
-        """Tell who owns the store; a node that holds the lease knows better than what it reads."""
+        """Publish the owner; ignored while this node holds the lease and knows better."""
         if not self._holds:
             epoch = 0 if self._seen is None else self._seen.epoch
             self._tell(lambda: self._ownership.became(owner, epoch))
 
     def _cause(self) -> str:
-        """Why the store may be taken now, "" when it may not."""
+        """Cause for a takeover now; "" if there is none."""
         lease = self._seen
         if lease is None:
             return NEW
@@ -198,13 +195,13 @@ class LeaseKeeper:
         self._publish(lease.node if lease is not None and lease.node != self._me else None)
 
     def _make(self, epoch: int, state: str) -> bool:
-        """Make the next number; whether it is this node's now, and the highest that there is."""
+        """Write the next number; True if this node wrote it and it is the highest."""
         lease = Lease(self._number + 1, epoch, self._me, self._duration_ms, self._clock.now_us(), state)
         if not self._records.create(lease_name(lease.number), lease.encode()):
             self._look_for_all()
             return False
-        # A number that was removed long ago can be made again by a node that slept meanwhile: the highest counts. While
-        # the lease before could not have run out for anybody, there was nobody to make or remove any.
+        # A node that slept can write a number again that was removed long ago, so the highest number counts. While the
+        # previous lease covered every clock, no other node could write or remove one.
         if self._clock.monotonic_us() >= self._covered_until_us and not self._is_highest(lease.number):
             self._records.delete(lease_name(lease.number))
             self._look_for_all()
@@ -218,7 +215,7 @@ class LeaseKeeper:
         return found[-1:] == [number]
 
     def tidy(self) -> None:
-        """Remove leases and epochs that nobody looks at any more. Raises Unavailable; then they are removed later."""
+        """Remove old leases and epochs. Raises Unavailable; then the next call removes them."""
         if not self._holds:
             return
         while self._outdated:

@@ -1,4 +1,4 @@
-"""The HTTP side of a node that does not own the store: a few pages of its own, all else goes to the owner."""
+"""HTTP of a node that does not own the store: a few own pages, and the owner's answers for all else."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -31,8 +31,8 @@ from headrace.net.facts import Origin
 from headrace.version import __version__
 
 PENDING_BYTES: Final = 256 << 10
-"""So much of an answer waits here for a client that reads slowly."""
-# RFC 9110 [7.6.1]: these are between two neighbours, and not for those behind them.
+"""Buffer for a client that reads slowly."""
+# RFC 9110 [7.6.1]: hop-by-hop headers, not to be forwarded.
 _NEIGHBOURS: Final = frozenset(
     (
         b"connection",
@@ -46,12 +46,12 @@ _NEIGHBOURS: Final = frozenset(
         b"upgrade",
     )
 )
-_NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # whoever expects to be told to go on is told here
-_NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # which is said here
+_NOT_ASKED: Final = _NEIGHBOURS | {b"expect"}  # this node answers `expect` itself
+_NOT_ANSWERED: Final = _NEIGHBOURS | {b"server"}  # this node names itself
 
 
 async def pass_on(frontend: Frontend, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have the owner answer a request. Raises Unavailable as long as nothing of an answer was sent."""
+    """Forward a request to the owner. Raises Unavailable before the first byte of an answer."""
     upstream = await frontend.find(HTTP, _origin(scope, frontend.node))
     if not isinstance(upstream, Upstream):
         raise Unavailable("this node serves itself from now on; try again")
@@ -67,7 +67,7 @@ async def pass_on(frontend: Frontend, scope: Scope, receive: Receive, send: Send
 
 @final
 class Exchange(Sink):
-    """The owner's answer, piece by piece, and whether the owner can take more of the request."""
+    """The owner's answer, piece by piece, and the flow control of the request."""
 
     def __init__(self, upstream: Upstream, is_head: bool) -> None:
         self._upstream = upstream
@@ -134,19 +134,19 @@ class Exchange(Sink):
     # -- what is made of it ------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Have the owner get this; returns when it may get more."""
+        """Send bytes to the owner; returns when it can take more."""
         self._upstream.write(data)
         await self._may_write.wait()
 
     async def begun(self) -> None:
-        """Return when the owner has said what kind of answer it is. Raises Unavailable when it never does."""
+        """Wait for the head of the answer. Raises Unavailable if the connection ends before."""
         while not self.has_begun:
             if self.is_over:
                 raise Unavailable("the node that serves ended the connection before it answered; try again")
             await self._next()
 
     async def body(self) -> bytes:
-        """The next piece of the answer; b"" when there is no more."""
+        """The next piece of the answer; b"" at its end."""
         while not self._pending and not self.is_whole and not self.is_over:
             await self._next()
         data = b"".join(self._pending)
@@ -163,7 +163,7 @@ class Exchange(Sink):
 
 
 async def _ask(exchange: Exchange, scope: Scope, receive: Receive) -> None:
-    """Send the request, and then see whether the client is still there."""
+    """Send the request, then watch for the client's disconnect."""
     headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_ASKED]
     names = {name for name, _ in scope["headers"]}
     is_chunked = b"transfer-encoding" in names
@@ -210,13 +210,13 @@ _CLUSTER: Final = "/api/v1/cluster"
 
 
 def speaker(frontend: Frontend, web_sockets: Mapping[str, TakeOver], standing: ClusterStanding | None) -> Stack:
-    """What speaks HTTP while this node does not serve. What it is in the cluster is not known at the very start."""
+    """HTTP stack of a node that does not serve. `standing` is None until the node has joined the cluster."""
     return Stack(FollowerPages(frontend, standing), web_sockets)
 
 
 @final
 class FollowerPages:
-    """Answers every request while this node does not serve. Nobody can log in here: users are the owner's."""
+    """Answers all requests while another node serves. It has no logins, because the owner has the users."""
 
     def __init__(self, frontend: Frontend, standing: ClusterStanding | None) -> None:
         self._frontend = frontend
@@ -229,7 +229,7 @@ class FollowerPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # a WebSocket that nobody takes over is refused by who asks
+            return  # the caller refuses other WebSockets
         own = self._own.get(scope["path"]) if scope["method"] in ("GET", "HEAD") else None
         answer: ASGIApp | None
         if own is not None:
@@ -244,7 +244,7 @@ class FollowerPages:
             await answer(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
-        """None where the owner has answered."""
+        """Forward the request; returns a response only if the owner gave none."""
         try:
             await pass_on(self._frontend, scope, receive, send)
         except Unavailable as error:
@@ -262,7 +262,7 @@ class FollowerPages:
         return RedirectResponse(f"{scheme}://{redirect.address}{path}{'?' + query if query else ''}", _TEMPORARY)
 
     async def _cluster(self) -> Response:
-        """Without a login, as there is nobody who could check one: addresses and releases of nodes, no more."""
+        """Answer without a login, because only the owner can check one: nodes, addresses, releases."""
         if self._standing is None:
             return problem(_AWAY, "unavailable", "this node has only just started", {"retry-after": "1"})
         try:
@@ -274,7 +274,7 @@ class FollowerPages:
         return {"role": FOLLOWER, **({} if self._standing is None else {"group": self._standing.group})}
 
     def _ready(self) -> Response:
-        """Ready is who serves clients, or has them served."""
+        """A node is ready if it serves clients or forwards them."""
         owner = self._frontend.owner
         facts = {**self._facts(), "owner": "" if owner is None else owner.name}
         if owner is not None and self._frontend.policy == FORWARD:
