@@ -1,6 +1,6 @@
-"""Filter expressions over a message's fields and headers. Parsing and meaning; no queues, codecs or Spark.
+"""Filter expressions over a message's fields and headers: parsing and evaluation. No queues, codecs or Spark.
 
-docs/design/selectors.md says what every corner means, and why the parser is our own.
+docs/design/selectors.md defines every corner case and explains why the parser is our own.
 """
 
 from headrace.selector.evaluate import MappingRow, Row

@@ -1,7 +1,7 @@
-"""A tree to a function that tests one row. Unknown never becomes a value here: every test asks "is it TRUE?".
+"""A tree as a function that tests one row. Every test asks "is it TRUE?", so unknown never becomes a value.
 
-NOT is pushed down to the single comparisons, each of which asks for its opposite and fails on unknown. So
-two-valued `and` and `or` answer "is it TRUE?" exactly as three-valued logic does, and stop early.
+NOT moves down to the single comparisons, each of which asks for its opposite and fails on unknown. So two-valued `and`
+and `or` answer "is it TRUE?" exactly as three-valued logic does, and stop early.
 """
 
 import operator
@@ -25,16 +25,16 @@ class Row(ABC):
 
     @abstractmethod
     def field(self, name: str) -> HeaderValue:
-        """The message field of this name (see fields.py), or None when the message has none."""
+        """The message field of this name (see fields.py); None if the message has none."""
 
     @abstractmethod
     def header(self, name: str) -> HeaderValue:
-        """The header, or application property, of this name, or None when there is none."""
+        """The header, or application property, of this name; None if there is none."""
 
 
 @final
 class MappingRow(Row):
-    """A row over two mappings, for tests and for callers that hold a message as plain values."""
+    """A row over two mappings, for tests and for messages held as plain values."""
 
     __slots__ = ("_fields", "_headers")
 
@@ -66,7 +66,7 @@ def constant_of(literal: tree.Text | tree.Number | tree.Truth, kind: str) -> Com
 
 
 def getter(value: tree.Value, kind: str) -> Get:
-    """A function that reads the value from a row as TEXT, EXACT, FLOAT or TRUTH."""
+    """Return a function that reads the value from a row as TEXT, EXACT, FLOAT or TRUTH."""
     if kind == TEXT:
         return text_getter(value)
     if kind == EXACT:
@@ -77,14 +77,14 @@ def getter(value: tree.Value, kind: str) -> Get:
 
     def finite(row: Row) -> float | None:
         result = calculate(row)
-        # Not a number is in no range either.
+        # NaN is in no range either.
         return result if result is not None and -LARGEST_FLOAT <= result <= LARGEST_FLOAT else None
 
     return finite
 
 
 def text_getter(value: tree.Value) -> Callable[[Row], str | None]:
-    """A function that reads the value from a row as text."""
+    """Return a function that reads the value from a row as text."""
     match value:
         case tree.Header(name):
             return lambda row: header_text(row.header(name))
@@ -135,7 +135,7 @@ def _nothing(row: Row) -> None:
     return None
 
 
-# Calculations are in IEEE doubles, as Java's are: infinities and NaN arise and pass through alike in both.
+# Calculations use IEEE doubles, as Java's do: infinities and NaN behave alike in both.
 
 
 def _divide(dividend: float, divisor: float) -> float | None:
@@ -184,7 +184,7 @@ def _calculation(value: tree.Value) -> Calculate:
         found = exact(row)
         try:
             return None if found is None else float(found)
-        except OverflowError:  # an integer no column can hold
+        except OverflowError:  # an integer that no column can hold
             return None
 
     return read
@@ -205,7 +205,7 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": 
 
 
 def predicate_of(condition: tree.Condition, wanted: bool) -> Test:
-    """A function that says whether the condition is `wanted` for a row; False when it is unknown."""
+    """Return a test that is True if the condition is `wanted` for a row; unknown gives False."""
     match condition:
         case tree.Not(operand):
             return predicate_of(operand, not wanted)
@@ -290,7 +290,7 @@ def _compare(op: str, left: tree.Value, right: tree.Value) -> Test:
 def _compare_constant(
     compare: Callable[..., bool], left: tree.Value, get: Get, kind: str, constant: Comparable
 ) -> Test:
-    """As `_compare`; the two commonest cases read the row themselves: 75 ns, with one more call 105."""
+    """Compare with a constant; the two commonest cases read the row themselves: 75 ns instead of 105."""
     if isinstance(left, tree.Field) and FIELDS[left.name].convert is None and kind in (TEXT, EXACT):
         name, expected = FIELDS[left.name].column, str if kind == TEXT else int
 
@@ -323,12 +323,12 @@ def _is_in(operand: tree.Value, items: tuple[tree.Value, ...]) -> Test:
 
 def _is_not_in(operand: tree.Value, items: tuple[tree.Value, ...]) -> Test:
     if any(tree.common_kind(operand, item) == tree.UNLIKE for item in items):
-        return _never  # one unknown comparison, and "in none" is never certain
+        return _never  # with one unknown comparison, "in none" is never certain
     return _all([_stranger(get, constants, others) for get, constants, others in _groups(operand, items)])
 
 
 def _groups(operand: tree.Value, items: tuple[tree.Value, ...]) -> list[tuple[Get, frozenset[Comparable], list[Get]]]:
-    """The items by kind: the operand read as that kind, the constants, and the items a row gives."""
+    """Items by kind: the operand's reader, the constants, and the readers of the other items."""
     kinds: dict[str, list[tree.Value]] = {}
     for item in items:
         kinds.setdefault(tree.common_kind(operand, item), []).append(item)

@@ -1,8 +1,8 @@
-"""Text to tokens to a tree: one precedence-climbing function. Refuses everything but SQL-92 predicates.
+"""Text to tokens to a tree, by one precedence-climbing function. It accepts SQL-92 predicates only.
 
-Our own and not sqlglot's, by measurement: sqlglot 30.30 takes 78 ms and 14 MiB to import (this whole package:
-3.5 ms and 0.6 MiB), overflows the stack at 50 nested parentheses, and keeps no place of the subqueries, casts
-and CASEs that it accepts and we refuse, so that the error could not point at them.
+Our own parser and not sqlglot, by measurement: sqlglot 30.30 takes 78 ms and 14 MiB to import (this whole package: 3.5
+ms and 0.6 MiB), overflows the stack at 50 nested parentheses, and keeps no position of the subqueries, casts and CASEs
+that we refuse, so that an error could not point at them.
 """
 
 import re
@@ -33,7 +33,7 @@ KEYWORDS: Final = frozenset(["AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "L
 
 MAX_CHARACTERS: Final = 65536
 
-# Possessive, so that no text makes it go back: one pass, whatever is sent.
+# Possessive quantifiers never backtrack: one pass over any text.
 _token: Final = re.compile(
     r"""
     [ \t\r\n\f]*+ (?:
@@ -65,7 +65,7 @@ class Token:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Every token of the text and one of kind END.
+    """All tokens of the text, then one of kind END.
 
     Raises BadExpression at the first place that starts no token.
     """
@@ -83,7 +83,7 @@ def tokens_of(text: str) -> list[Token]:
             _refuse(text, match.end(), f"{after!r} cannot follow the number {token.text[:40]}")
         tokens.append(token)
         at = match.end()
-    # An error at the end points just behind the last token, not behind the blanks that follow it.
+    # An error at the end points behind the last token and not behind trailing blanks.
     if len(tokens) > 1:
         tokens[-1].at = len(text.rstrip(" \t\r\n\f"))
     return tokens
@@ -91,7 +91,7 @@ def tokens_of(text: str) -> list[Token]:
 
 def _token_of(text: str, group: str, found: str, at: int) -> Token:
     if group == "name":
-        keyword = found.upper() if found.isascii() else ""  # a dotless i would become a plain I
+        keyword = found.upper() if found.isascii() else ""  # upper() turns a dotless i into a plain I
         return Token(keyword if keyword in KEYWORDS else NAME, found, at)
     if group == "comment":
         _refuse(text, at, "comments are not allowed; write a space between two minus signs")
@@ -123,7 +123,7 @@ def _refuse(text: str, at: int, reason: str) -> NoReturn:
     raise BadExpression(text, at + 1, reason)
 
 
-# Calls of `_expression` inside each other, two frames each; a test holds the deepest text to 500.
+# Nested calls of `_expression`, two frames each; a test limits the deepest text to 500 frames.
 MAX_NESTING: Final = 200
 
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT, _SIGN = range(1, 8)
@@ -143,7 +143,7 @@ _NO_VALUE: Final = "a condition is no value: join conditions with AND or OR inst
 
 
 def parse_tree(text: str) -> tree.Condition:
-    """The condition the text spells. Raises BadExpression, and nothing else, for any other text."""
+    """The condition that the text spells. Raises BadExpression, and nothing else, for any other text."""
     return _Parser(text).condition()
 
 
@@ -189,7 +189,7 @@ class _Parser:
         self._advance()
         match token.kind:
             case "(":
-                # Where only a value can stand, parentheses hold a value: found here, not after a descent.
+                # In the place of a value, parentheses hold a value: an error shows here, not after a descent.
                 inside = self._expression(_COMPARISON if power >= _COMPARISON else 0)
                 if power >= _COMPARISON and self._token.kind in _POWER:
                     self._refuse(self._token.at, _NO_VALUE)
@@ -220,7 +220,7 @@ class _Parser:
             self._advance()
             at = self._token.at
             terms.append(self._condition(self._expression(power), at))
-        # (a AND b) AND c is one list of three: fewer calls for each message.
+        # (a AND b) AND c is one list of three: fewer calls per message.
         joint = tree.AnyOf if power == _OR else tree.AllOf
         flat = [part for term in terms for part in (term.terms if isinstance(term, joint) else (term,))]
         return joint(tuple(flat))
@@ -264,7 +264,7 @@ class _Parser:
         self._bound(depth, token)
         return tree.Arithmetic(token.kind, first, second, depth)
 
-    # The pieces of predicates.
+    # Pieces of predicates.
 
     def _operand(self) -> tree.Value:
         at = self._token.at
@@ -334,7 +334,7 @@ class _Parser:
             self._refuse(token.at, f"the number does not fit; it may have {size}")
         return number
 
-    # What stands where.
+    # Checks of what may stand where.
 
     def _value(self, node: tree.Node, at: int) -> tree.Value:
         if isinstance(node, tree.Condition):

@@ -1,4 +1,6 @@
-"""A selector: text parsed once into a test for rows. Grammar is in parser.py, meaning in evaluate.py."""
+"""A selector: text parsed once into a test for rows, and its canonical text. Grammar: parser.py. Meaning:
+evaluate.py.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Final, final
@@ -13,13 +15,13 @@ from headrace.selector.parser import KEYWORDS, parse_tree
 class Selector:
     """A parsed filter expression.
 
-    `matches(row)` is True only when the expression is TRUE for the row; unknown is no match. `fields` and
-    `headers` are the names it reads, so that a caller decodes nothing else. Pickles as its text.
+    `matches(row)` is True only when the expression is TRUE for the row; unknown is no match. `fields` and `headers` are
+    the names that it reads, so a caller decodes nothing else. Pickles as its text.
     """
 
     __slots__ = ("fields", "headers", "matches", "text", "tree")
 
-    # The compiled test itself and not a method around it: a call less for every message.
+    # The compiled test itself and not a method around it saves a call per message.
     matches: Callable[[Row], bool]
 
     def __init__(self, text: str, condition: tree.Condition) -> None:
@@ -38,7 +40,7 @@ class Selector:
 
 
 def parse(text: str) -> Selector:
-    """Read a filter expression.
+    """Parse a filter expression.
 
     Raises BadExpression, which is Refused, with the column and a caret under it; nothing else for any text.
     """
@@ -46,7 +48,7 @@ def parse(text: str) -> Selector:
 
 
 def inputs_of(node: tree.Node) -> Iterator[tree.Field | tree.Header]:
-    """The fields and headers that a condition or a value reads."""
+    """Yield the fields and headers that a condition or a value reads."""
     waiting: list[tree.Node] = [node]
     while waiting:
         match waiting.pop():
@@ -76,7 +78,7 @@ _POWER: Final = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT}
 
 
 def canonical_text(selector: Selector) -> str:
-    """The selector's text with names, spaces and parentheses in one form: equal texts are equal filters."""
+    """The selector's text with one spelling of names, spaces and parentheses: equal texts are equal filters."""
     return _condition(selector.tree)
 
 
@@ -128,7 +130,7 @@ def _value(value: tree.Value, power: int = 0) -> str:
         case tree.Null():
             return "NULL"
         case tree.Signed(sign, operand):
-            # A space, so that two signs never become a comment.
+            # The space keeps two signs from becoming a comment.
             return f"{sign} {_value(operand, _PRODUCT + 1)}"
         case tree.Arithmetic(operator, left, right):
             own = _POWER[operator]

@@ -1,7 +1,7 @@
-"""A tree as Spark SQL text with the broker's meaning. Nothing here needs Spark.
+"""A tree as Spark SQL text with the broker's meaning. It needs no Spark.
 
 Every reading is spelled out, so that no session setting (ANSI mode, escapes, reserved words) changes it.
-See docs/design/selectors.md for what each form means and which columns the frame must have.
+docs/design/selectors.md defines each form and the columns of the frame.
 """
 
 from decimal import Decimal
@@ -128,14 +128,14 @@ def _double(value: tree.Value) -> str:
 
 
 def _exact(number: int | Decimal) -> str:
-    # Spark takes whole numbers as INT, BIGINT or DECIMAL by their size; all of them compare exactly.
+    # Spark reads whole numbers as INT, BIGINT or DECIMAL by their size; all of them compare exactly.
     digits = str(number) if isinstance(number, int) else f"{number:f}BD"
     return digits if number >= 0 else f"({digits})"
 
 
 def _string(text: str) -> str:
     """A string literal that reads the same under every parser setting of Spark."""
-    # A backslash or a doubled quote is read by two rules, `${` starts a variable even inside a literal.
+    # Spark has two rules for a backslash or a doubled quote, and `${` starts a variable even inside a literal.
     if text.isprintable() and not any(letter in text for letter in "'\\$"):
         return f"'{text}'"
     return f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
