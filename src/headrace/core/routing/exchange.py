@@ -1,4 +1,4 @@
-"""Exchanges and bindings as stored, and how each kind of exchange picks its bindings. Chains are in exchanges.py."""
+"""Exchanges and bindings as declared and stored. exchanges.py routes by them."""
 
 from collections.abc import Hashable, Mapping
 from typing import Final, final
@@ -13,9 +13,9 @@ HEADERS: Final = "headers"
 CONSISTENT_HASH: Final = "x-consistent-hash"
 KINDS: Final = (DIRECT, FANOUT, TOPIC, HEADERS, CONSISTENT_HASH)
 
-DEFAULT: Final = ""  # the name of the exchange that routes to the queue named by the key
+DEFAULT: Final = ""  # this exchange routes to the queue named by the key
 RESERVED_PREFIX: Final = "amq."
-MAX_NAME_BYTES: Final = 255  # what a short string of AMQP 0-9-1 can hold
+MAX_NAME_BYTES: Final = 255  # limit of an AMQP 0-9-1 short string
 ALTERNATE: Final = "alternate-exchange"
 
 
@@ -31,10 +31,9 @@ PREDECLARED: Final = (
 
 @final
 class Exchange:
-    """One exchange as declared. Never changed once it is made.
+    """One exchange as declared. Immutable.
 
-    `alternate` is the exchange that gets what this one has no binding for, None when there is none; it comes
-    from the argument `alternate-exchange`.
+    `alternate` is the exchange for unroutable messages, from the argument `alternate-exchange`; None if there is none.
     """
 
     __slots__ = ("alternate", "arguments", "auto_delete", "durable", "internal", "kind", "name")
@@ -69,9 +68,9 @@ class Exchange:
         )
 
     def check_equivalent(self, declared: "Exchange") -> None:
-        """Accept a declaration that says what this exchange is. Raises PreconditionFailed when it differs.
+        """Check a repeated declaration. Raises PreconditionFailed when it differs.
 
-        Of the arguments only the alternate exchange counts: it alone changes what the exchange does.
+        Of the arguments only the alternate exchange counts, as it alone changes the routing.
         """
         self._check("type", declared.kind, self.kind)
         self._check("durable", _lower(declared.durable), _lower(self.durable))
@@ -87,7 +86,7 @@ class Exchange:
             )
 
     def to_json(self) -> dict[str, object]:
-        """The definition as JSON can hold it."""
+        """The exchange as JSON."""
         return {
             "name": self.name,
             "type": self.kind,
@@ -99,7 +98,7 @@ class Exchange:
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "Exchange":
-        """The exchange that `to_json` wrote; unknown members are ignored. Raises Refused if it is none."""
+        """Read an exchange from `to_json`, ignoring unknown members. Raises Refused for other JSON."""
         return Exchange(
             _text(data, "name"),
             _text(data, "type"),
@@ -114,8 +113,7 @@ class Exchange:
 class Binding:
     """One way out of an exchange: from `source` to the queue, or the exchange, named `destination`.
 
-    Two bindings with equal `identity` are the same binding. Raises Refused when the arguments hold what no
-    table can hold.
+    Bindings with equal `identity` are the same. Raises Refused for arguments that no table can hold.
     """
 
     __slots__ = ("arguments", "destination", "identity", "key", "source", "to_exchange")
@@ -140,7 +138,7 @@ class Binding:
         return f"Binding({self.source!r}, {self.destination!r}, {self.key!r})"
 
     def to_json(self) -> dict[str, object]:
-        """The binding as JSON can hold it."""
+        """The binding as JSON."""
         return {
             "source": self.source,
             "destination": self.destination,
@@ -151,7 +149,7 @@ class Binding:
 
     @staticmethod
     def from_json(data: Mapping[str, object]) -> "Binding":
-        """The binding that `to_json` wrote; unknown members are ignored. Raises Refused if it is none."""
+        """Read a binding from `to_json`, ignoring unknown members. Raises Refused for other JSON."""
         kind = _text(data, "destination_type")
         if kind not in ("queue", "exchange"):
             raise Refused(f"a binding's 'destination_type' is 'queue' or 'exchange', not {kind!r}")
@@ -165,13 +163,13 @@ class Binding:
 
 
 def check_not_default(name: str) -> None:
-    """Accept every exchange but the default one. Raises AccessRefused."""
+    """Raise AccessRefused for the default exchange."""
     if name == DEFAULT:
         raise AccessRefused("operation not permitted on the default exchange")
 
 
 def check_new_name(name: str) -> None:
-    """Accept a name for a new exchange. Raises AccessRefused when reserved, Refused when too long."""
+    """Check the name of a new exchange. Raises AccessRefused when reserved, Refused when too long."""
     if name.startswith(RESERVED_PREFIX):
         raise AccessRefused(f"exchange name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
     size = len(name.encode(errors="replace"))
@@ -203,7 +201,7 @@ def _shown(value: str | None) -> str:
 
 @final
 class Dropped:
-    """What an operation took away, so that the caller can forget it in storage too."""
+    """Exchanges and bindings that an operation removed, for the caller to remove from storage."""
 
     __slots__ = ("bindings", "exchanges")
 

@@ -1,4 +1,4 @@
-"""Topics and the patterns that match them, by MQTT's rules. No queues and no sessions: values are opaque."""
+"""Topics and routing keys, and patterns that match them: MQTT's levels and AMQP's words. Values are opaque here."""
 
 from typing import Final, Generic, TypeVar, final
 
@@ -6,20 +6,20 @@ from headrace.errors import Refused
 
 T = TypeVar("T")
 
-MAX_TOPIC_BYTES: Final = 65_535  # MQTT 5 [1.5.4]: the length prefix of a string has 16 bits
+MAX_TOPIC_BYTES: Final = 65_535  # MQTT 5 [1.5.4]: strings have a length prefix of 16 bits
 _OTHER_WAY: Final = str.maketrans("/.", "./")
-_SHOWN: Final = 80  # characters of a name worth repeating in a message
+_SHOWN: Final = 80  # characters of a name that an error message repeats
 
 
 def quoted(name: str) -> str:
-    """The name as messages show it: quoted, control characters escaped, cut when it is very long."""
+    """The name for an error message: quoted, control characters escaped, long ones cut."""
     if len(name) <= _SHOWN:
         return repr(name)
     return f"{name[:_SHOWN]!r}... ({len(name)} characters)"
 
 
 def check_topic(name: str) -> None:
-    """Accept a name that can be published to.
+    """Check a topic for publishing.
 
     Raises Refused when it is empty, too long, not UTF-8, or has a wildcard or U+0000 in it.
     """
@@ -36,7 +36,7 @@ def check_topic(name: str) -> None:
 
 
 def check_filter(pattern: str) -> None:
-    """Accept a pattern that can be subscribed to.
+    """Check a pattern for subscribing.
 
     Raises Refused when it is empty, too long, not UTF-8, has U+0000 in it or a misplaced wildcard.
     """
@@ -59,19 +59,19 @@ def check_filter(pattern: str) -> None:
 
 
 def key_of_topic(topic: str) -> str:
-    """The routing key in `amq.topic` of a plain topic, and the topic of such a key: words are levels."""
+    """The routing key in `amq.topic` of a plain topic, and back: words are levels."""
     return topic.translate(_OTHER_WAY)
 
 
 def key_of_filter(pattern: str) -> str:
-    """The same for a pattern: a level that is `+` stands for one word; any other `+` is a character."""
+    """The routing key of a pattern: a level `+` becomes the word `*`; any other `+` is a character."""
     if "+" in pattern:
         pattern = "/".join(["*" if level == "+" else level for level in pattern.split("/")])
     return key_of_topic(pattern)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether the name is fine but for its wildcards, seen without encoding it."""
+    """True if the name is valid apart from wildcards, without the cost of encoding it."""
     return name.isascii() and 0 < len(name) <= MAX_TOPIC_BYTES and "\0" not in name
 
 
@@ -89,21 +89,21 @@ def _check_text(what: str, name: str) -> None:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether the pattern matches the topic; to ask more than once, keep a TopicFilter.
+    """True if the pattern matches the topic; for several topics keep a TopicFilter.
 
-    Raises Refused when the pattern is not valid.
+    Raises Refused for an invalid pattern.
     """
     return TopicFilter(pattern).matches(topic)
 
 
 @final
 class TopicFilter:
-    """One pattern, ready to be held against many topics.
+    """One pattern, prepared for many topics.
 
-    With `for_keys` it is held against routing keys: what follows `$queue/<name>/` in a topic, where a leading
-    `$` is an ordinary character and the empty key has no level at all, so that `#` matches every key.
+    With `for_keys` it matches routing keys, the part after `$queue/<name>/`: a leading `$` is an ordinary character
+    there and the empty key has no level, so `#` matches every key.
 
-    Raises Refused when the pattern is not valid.
+    Raises Refused for an invalid pattern.
     """
 
     __slots__ = ("_dollar", "_for_keys", "_has_rest", "_has_wildcard", "_levels", "_stem", "pattern")
@@ -123,7 +123,7 @@ class TopicFilter:
         self._dollar = for_keys or not pattern.startswith(("+", "#"))
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern matches this topic, or this key."""
+        """True if the pattern matches this topic, or this key."""
         if not self._has_wildcard and not self._has_rest:
             return topic == self.pattern
         if not self._dollar and topic.startswith("$"):
@@ -147,15 +147,15 @@ class TopicFilter:
 
 @final
 class _Node(Generic[T]):
-    """All patterns that share their first levels: the values that end here, and the ways on."""
+    """All patterns with the same first levels: the values that end here, and the next levels."""
 
     __slots__ = ("any_level", "literal", "rest", "values")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Node[T]] = {}
         self.any_level: _Node[T] | None = None
-        self.values: dict[T, None] = {}  # of patterns that end at this level
-        self.rest: dict[T, None] = {}  # of patterns that go on with `#`
+        self.values: dict[T, None] = {}  # patterns that end at this level
+        self.rest: dict[T, None] = {}  # patterns that end with `#` below this level
 
     def is_empty(self) -> bool:
         return not (self.values or self.rest or self.literal or self.any_level is not None)
@@ -165,8 +165,8 @@ class _Node(Generic[T]):
 class TopicTree(Generic[T]):
     """Values by topic pattern, found by topic.
 
-    A match visits the nodes whose levels match so far, each once, and no others: its cost does not depend on
-    patterns that differ from the topic early, and is at most linear in all patterns whatever they are.
+    A match visits only nodes whose levels match so far, each once: patterns that differ early cost nothing, and the
+    worst case is linear in all patterns.
     """
 
     __slots__ = ("_root", "_size")
@@ -180,7 +180,7 @@ class TopicTree(Generic[T]):
         return self._size
 
     def add(self, pattern: str, value: T) -> bool:
-        """Have the value match this pattern too; False when it did already. Raises Refused on a bad one."""
+        """Add a value under a pattern; False if it is there already. Raises Refused for an invalid pattern."""
         check_filter(pattern)
         levels, has_rest = _split(pattern)
         node = self._root
@@ -220,7 +220,7 @@ class TopicTree(Generic[T]):
         return True
 
     def _prune(self, path: list[_Node[T]], levels: list[str], node: _Node[T]) -> None:
-        """Take away the nodes that nothing needs any more, from the leaf up."""
+        """Remove empty nodes, from the leaf up."""
         while path and node.is_empty():
             node = path.pop()
             level = levels[len(path)]
@@ -258,7 +258,7 @@ class TopicTree(Generic[T]):
 
 
 def _split(pattern: str) -> tuple[list[str], bool]:
-    """The levels before a final `#`, and whether there is one."""
+    """The levels before a final `#`, and True if there is one."""
     levels = pattern.split("/")
     has_rest = levels[-1] == "#"
     if has_rest:
@@ -277,7 +277,7 @@ def _each_once(hits: list[dict[T, None]]) -> list[T]:
 
 @final
 class _KeyNode(Generic[T]):
-    """All patterns that share their first words: the values that end here, and the ways on."""
+    """All patterns with the same first words: the values that end here, and the next words."""
 
     __slots__ = ("any_word", "any_words", "literal", "values")
 
@@ -288,7 +288,7 @@ class _KeyNode(Generic[T]):
         self.values: dict[T, None] = {}
 
     def child(self, word: str) -> "_KeyNode[T] | None":
-        """The way on by this word of a pattern."""
+        """The child for this word of a pattern."""
         if word == "*":
             return self.any_word
         if word == "#":
@@ -311,11 +311,11 @@ class _KeyNode(Generic[T]):
 
 @final
 class KeyTrie(Generic[T]):
-    """Values by pattern, found by key. Words are what dots separate; the empty key has none.
+    """Values by pattern, found by routing key. Dots separate words: `*` is one word, `#` any number; the empty key has
+    none.
 
-    A match goes through the key once and keeps the set of nodes reached so far. A node is in it at most once,
-    so the cost is at most words times nodes, however many `#` the patterns have; and nodes that the key does
-    not lead to are never looked at.
+    A match goes through the key once with the set of nodes reached so far. A node is in the set at most once, so the
+    cost is at most words times nodes, however many `#` the patterns have.
     """
 
     __slots__ = ("_root", "_size")
@@ -329,7 +329,7 @@ class KeyTrie(Generic[T]):
         return self._size
 
     def add(self, pattern: str, value: T) -> bool:
-        """Have the value match this pattern too; False when it did already."""
+        """Add a value under a pattern; False if it is there already."""
         node = self._root
         for word in _words(pattern):
             child = node.child(word)
@@ -364,9 +364,9 @@ class KeyTrie(Generic[T]):
         return True
 
     def match(self, key: str) -> list[T]:
-        """The values whose patterns match this key, once for each such pattern."""
+        """The values whose patterns match this key, once per pattern."""
         nodes = [self._root]  # reached by exactly the words so far
-        spans: dict[_KeyNode[T], None] = {}  # `#` nodes reached by the words so far: any further word keeps them
+        spans: dict[_KeyNode[T], None] = {}  # `#` nodes reached so far: any further word keeps them
         _open_spans(self._root, spans)
         for word in _words(key):
             below: list[_KeyNode[T]] = []
@@ -401,7 +401,7 @@ def _step(node: _KeyNode[T], word: str, below: list[_KeyNode[T]]) -> None:
 
 
 def _open_spans(node: _KeyNode[T], spans: dict[_KeyNode[T], None]) -> None:
-    """`#` also stands for no word: whoever reaches the node has reached the `#` below it."""
+    """Add the `#` nodes below a reached node, because `#` also matches no word."""
     span = node.any_words
     while span is not None and span not in spans:
         spans[span] = None
