@@ -1,11 +1,11 @@
-"""A stream and the queues that it fills: how far each is, who is served next, what one step gives them.
+"""A stream and the queues that it fills: their positions, the order of service, and single steps.
 
-Queues that are equally far go on together, and what they get is read once. Most are at the front and have one place for
-all of them. The others catch up: the last of them goes first, as far as the next is, so that they meet and go on as
-one. Steps of the front and of the last alternate.
+Queues at the same position move together, so each message is read once for all of them. Most are at the front and share
+one position. The others catch up: the last goes first, up to the next one, so that they meet and move on as one. Steps
+of the front and of the last alternate.
 
-Places are kept as groups of the source's log that nobody sees: one for all queues that are equally far, `$assign`, and
-one for each that is elsewhere, `$assign/<queue>`. They go with the log, and are copied and verified as groups are.
+Positions are hidden groups of the source's log: `$assign` for all queues at the front, `$assign/<queue>` for each
+other. They are deleted, copied and verified with the log, as groups are.
 """
 
 import logging
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
 
 FRONT: Final = "$assign"
-"""The place of all queues that are equally far and have none of their own."""
+"""Group of the front: all queues without a position of their own."""
 MOST_PACE: Final = 1024
 LEAST_PACE: Final = 16
 
-# How it goes.
+# States of a fed queue.
 FOLLOWING: Final = "following"
 BEHIND: Final = "behind"
 FULL: Final = "full"
@@ -36,46 +36,46 @@ DAMAGED: Final = "damaged"
 
 
 def cursor_of(queue: str) -> str:
-    """The group that is the place of this queue in its source's log."""
+    """Group that holds this queue's own position in its source."""
     return f"{FRONT}/{queue}"
 
 
 def is_cursor(group: str) -> bool:
-    """Whether a group of a log is the place of queues that are filled from it."""
+    """True for groups that hold positions of fed queues."""
     return group.startswith(FRONT) and (group == FRONT or group[len(FRONT)] == "/")
 
 
 @final
 class FedQueue:
-    """A queue and its place in its source."""
+    """A queue and its position in its source."""
 
     __slots__ = ("is_waiting", "missed", "oversized", "pace", "position", "queue", "source", "stored")
 
     def __init__(self, queue: "Queue", source: "Queue | None" = None, position: int = 0) -> None:
         self.queue = queue
         self.source = source
-        """None where there is no such stream."""
+        """None while the stream is missing."""
         self.position = position
-        """Everything below was looked at; what matched is in the queue, or on its way in the turn that is open."""
+        """Next offset to read; matching messages below it are in the queue or in the open batch."""
         self.stored = position
-        """The same as it is stored, or on its way. Nothing that matches is between the two."""
+        """The stored position. No message between it and `position` matches."""
         self.is_waiting = False
-        """Whether it takes nothing for now."""
+        """True while the queue is full."""
         self.pace = MOST_PACE
-        """How many messages are read for it at once: few while there is never room for many."""
+        """Messages to read per step; few while the queue has little room."""
         self.missed = 0
-        """Messages that retention took before they were looked at, since the broker was opened."""
+        """Messages that retention removed unread, since the broker was opened."""
         self.oversized = 0
-        """Messages that were larger than the queue takes."""
+        """Messages above the queue's size limit."""
 
     @property
     def lag(self) -> int:
-        """How many messages of the source are still to be looked at."""
+        """Unread messages of the source."""
         return max(0, self.source.log.next_offset - self.position) if self.source is not None else 0
 
     @property
     def state(self) -> str:
-        """One of the words above."""
+        """One of the states above."""
         if self.source is None:
             return NO_SOURCE
         if self.source.refusal is not None or self.queue.refusal is not None:
@@ -90,17 +90,17 @@ _log: Final = logging.getLogger("headrace.core")
 
 @final
 class Assignment:
-    """One step of queues that are equally far. Whoever cannot take a message stays behind at it; the others go on."""
+    """One step of queues at the same position. A queue that cannot take a message stays behind; the others go on."""
 
     def __init__(
         self, source: "Queue", cohort: list[FedQueue], start: int, codecs: Codecs, now_us: int, most_bytes: int
     ) -> None:
         self.at = start
-        """The next message."""
+        """Offset of the next message."""
         self.start = start
         self.copies: dict[FedQueue, Copied] = {}
         self.left: dict[FedQueue, None] = {}
-        """Those who stay behind: what they are at is their position."""
+        """Queues that stay behind, at their own position."""
         self.size_bytes = 0
         self._source = source
         self._active = cohort
@@ -110,11 +110,11 @@ class Assignment:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is enough."""
+        """True if the step must end."""
         return not self._active or (bool(self.copies) and self.size_bytes >= self._most_bytes)
 
     def give(self, message: Message) -> None:
-        """Have everybody get the next message who wants it and in whose queue its time would not be over."""
+        """Copy the next message to every queue that selects it, unless it expires there."""
         if not self._source.is_expired(message, self._now_us):
             is_late = 0 < message.expires_us <= self._now_us
             row = MessageRow(message, self._codecs)
@@ -161,7 +161,7 @@ class Assignment:
 
 
 def _fits(selector: Selector, row: MessageRow) -> bool:
-    """As Queue.fits, over properties that are decoded once for all queues."""
+    """Evaluate a selector as Queue.fits does, over properties decoded once for all queues."""
     try:
         return selector.matches(row)
     except Refused:
@@ -170,18 +170,18 @@ def _fits(selector: Selector, row: MessageRow) -> bool:
 
 READ_BYTES: Final = 1 << 20
 _UNSTORED: Final = 4096
-"""How far a place that nothing was found behind may be ahead of what is stored of it."""
+"""Distance that a position may move without a match before it is stored."""
 
 
 @final
 class Budget:
-    """What may be done in one turn of the event loop, for all streams together."""
+    """Work that all feeds may do in one turn of the event loop."""
 
     __slots__ = ("size_bytes", "tests")
 
     def __init__(self, tests: int, size_bytes: int) -> None:
         self.tests = tests
-        """How often a message may be held against a filter."""
+        """Filter tests left."""
         self.size_bytes = size_bytes
 
     @property
@@ -191,7 +191,7 @@ class Budget:
 
 @final
 class Feed:
-    """One source."""
+    """One source with the queues that it fills."""
 
     def __init__(self, source: "Queue", codecs: Codecs) -> None:
         self.source = source
@@ -199,12 +199,12 @@ class Feed:
         self._front = 0
         self._front_stored = 0
         self._joined: dict[Queue, FedQueue] = {}
-        """Those at the front. As long as there are any, the front is stored."""
+        """Queues at the front. The front is stored while there are any."""
         self._apart: dict[Queue, FedQueue] = {}
-        """Those with places of their own."""
+        """Queues with a position of their own."""
         self._is_fronts_turn = False
         self.is_held = False
-        """Whether everybody stays where they are for now."""
+        """True while no queue may move."""
 
     @property
     def fed_queues(self) -> list[FedQueue]:
@@ -213,7 +213,7 @@ class Feed:
     # -- who is here -------------------------------------------------------------------------------------------------
 
     def restore(self, fed: FedQueue) -> bool:
-        """Take in a queue where it is stored to be; False when nothing is stored of it."""
+        """Add a queue at its stored position; False if none is stored."""
         groups = self.source.log.groups
         own = groups.get(cursor_of(fed.queue.name))
         place = own or groups.get(FRONT)
@@ -229,27 +229,27 @@ class Feed:
         return True
 
     def add(self, batch: Batch, fed: FedQueue, position: int) -> None:
-        """Have a queue begin at an offset."""
+        """Add a queue at an offset."""
         fed.source = self.source
         fed.is_waiting = False
         fed.position = position
         self._part(batch, fed)
 
     def remove(self, batch: Batch, queue: "Queue") -> None:
-        """The queue is filled from here no more."""
+        """Remove a queue."""
         if self._apart.pop(queue, None) is not None:
             batch.durable.delete_group(self.source.log.name, cursor_of(queue.name))
         elif self._joined.pop(queue, None) is not None and not self._joined:
             batch.durable.delete_group(self.source.log.name, FRONT)
 
     def has_room(self, queue: "Queue") -> None:
-        """The queue takes messages again."""
+        """Hear that a queue accepts messages again."""
         fed = self._apart.get(queue)
         if fed is not None:
             fed.is_waiting = False
 
     def hold(self, batch: Batch) -> None:
-        """Have everybody stay where they are, which is stored with this turn: something is about to happen there."""
+        """Stop all queues and store their positions with this batch, before the stream changes."""
         self.is_held = True
         if self._joined and self._front != self._front_stored:
             self._store_front(batch, self._front)
@@ -257,8 +257,9 @@ class Feed:
             self._store(batch, fed)
 
     def replaced(self, end: int, new_end: int) -> None:
-        """What the stream had below `end` gave way to what is between that and `new_end`. Those who had looked at
-        all of it go on behind, as is stored already."""
+        """Move queues that had read all below `end` to `new_end`: the messages between replaced those below. The new
+        positions are stored already.
+        """
         if self._joined and self._front >= end:
             self._front = self._front_stored = new_end
         for fed in self.fed_queues:
@@ -269,16 +270,16 @@ class Feed:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to do."""
+        """True if a step has work."""
         if self.is_held or self.source.refusal is not None:
             return False
         end = self.source.safe_offset
         return (bool(self._joined) and self._front < end) or any([self._can_go(f, end) for f in self._apart.values()])
 
     def step(self, batch: Batch, budget: Budget, now_us: int) -> bool:
-        """Serve those whose turn it is; returns whether something of it has to be stored. Raises Corrupt, Unavailable.
+        """Serve the next queues; returns True if the step has to be stored. Raises Corrupt, Unavailable.
 
-        When it raises, nothing happened.
+        A step that raises has no effect.
         """
         end = self.source.safe_offset
         cohort, is_front = self._next(end)
@@ -306,7 +307,7 @@ class Feed:
         return settled or bool(given.copies)
 
     def _next(self, end: int) -> tuple[list[FedQueue], bool]:
-        """Those to serve, who are equally far, and whether they are the front."""
+        """The queues to serve, all at the same position, and True if they are the front."""
         waiting = [fed for fed in self._apart.values() if self._can_go(fed, end)]
         if self._joined and self._front < end and (self._is_fronts_turn or not waiting):
             self._is_fronts_turn = False
@@ -318,13 +319,13 @@ class Feed:
         return [fed for fed in waiting if fed.position == last], False
 
     def _can_go(self, fed: FedQueue, end: int) -> bool:
-        """Whether one that is apart can take a step: on, or to the front if that is where it is."""
+        """True if a queue with its own position can move on, or join the front."""
         if fed.is_waiting:
             return False
         return fed.position < end or not self._joined or fed.position == self._front
 
     def _stop(self, start: int, end: int) -> int:
-        """How far a step may go: to the next who is further, so that they meet."""
+        """End of a step: the position of the next queue ahead, so that they meet."""
         places = [f.position for f in self._apart.values() if f.position > start and not f.is_waiting]
         if self._joined and self._front > start:
             places.append(self._front)
@@ -347,7 +348,7 @@ class Feed:
     # -- what is stored ----------------------------------------------------------------------------------------------
 
     def _settle_front(self, batch: Batch, given: Assignment, end: int) -> bool:
-        """The front went on; those who stay behind have places of their own from now on."""
+        """Store the front's new position; queues that stayed behind get positions of their own."""
         for fed in given.left:
             del self._joined[fed.queue]
             self._part(batch, fed)
@@ -361,7 +362,7 @@ class Feed:
         return False
 
     def _settle(self, batch: Batch, given: Assignment, stayed: list[FedQueue], end: int) -> bool:
-        """Those who are apart went on; where the front is, or at the end if there is none, they become part of it."""
+        """Store new positions of queues apart; at the front, or at the end without a front, they join it."""
         at = given.at
         is_stored = False
         for fed in given.left:

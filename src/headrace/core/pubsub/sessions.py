@@ -1,16 +1,15 @@
-"""Sessions from their first connection to their end, with their wills, and how they are stored. No wire.
+"""Sessions from their first connection to their end, with their wills and their storage. No wire.
 
-What is stored of a session is stored in the commits of the turns in which it changes; a session that does not outlive
-its connection is in memory only, but for its will, which is due even when the broker is what fails.
+Changes of a session are stored in the commit of their turn. A session that does not outlive its connection is in memory
+only, but for its will, which is due even after a crash of the broker.
 
-The table `sessions` has keys of a virtual host and a client id, each followed by U+0000, then a letter for the fact:
+Keys of the table `sessions` are the virtual host and the client id, each followed by U+0000, then a letter:
 
     s            the session: JSON {"lifetime_s", "left_us", "user"}
-    f<pattern>   a subscription: JSON of what differs from the default
-    w            its will: seconds it waits, seconds it is good for (u32 each, big-endian), then the message as
-                 session.py has it
-    i<number>    a message taken exactly once from the client and not finished (u16, big-endian)
-    o<number>    one that the client has taken exactly once and not finished
+    f<pattern>   a subscription: JSON of the values that differ from the default
+    w            its will: delay and time to live in seconds (u32 each, big-endian), then the message as in session.py
+    i<number>    number of a received exactly-once message, not released (u16, big-endian)
+    o<number>    number of a delivered exactly-once message, not completed
 """
 
 import heapq
@@ -45,16 +44,16 @@ _log: Final = logging.getLogger("headrace.core")
 
 @final
 class SessionStore:
-    """Writes what changes about the sessions of one virtual host, and reads all of it at the start."""
+    """Stores the sessions of one virtual host, and loads them at the start."""
 
     def __init__(self, engine: Engine, host: str) -> None:
         self._engine = engine
         self._prefix = host.encode() + _SEPARATOR
 
     def load(self) -> dict[str, Session]:
-        """All sessions by client id; an entry that cannot be read is left out, and the log says so.
+        """All sessions by client id; unreadable entries are logged and left out.
 
-        A client that had a will and no stored session gets one of lifetime 0.
+        A client with a will and no stored session gets one of lifetime 0.
         """
         sessions: dict[str, Session] = {}
         for key, value in self._engine.items(SESSIONS):
@@ -95,7 +94,7 @@ class SessionStore:
         batch.durable.delete(SESSIONS, self._key(session, kind + number.to_bytes(2)))
 
     def delete(self, batch: Batch, session: Session) -> None:
-        """Forget everything about the session but its will."""
+        """Delete all entries of the session but its will."""
         session.is_stored = False
         batch.durable.delete(SESSIONS, self._key(session, b"s"))
         for pattern in session.subscriptions:
@@ -160,10 +159,10 @@ class Sessions:
         self._publish = publish
         self._sessions: dict[str, Session] = {}
         self._due: list[tuple[int, str]] = []
-        """A heap of when something about a session comes due; entries that are out of date are passed over."""
+        """Heap of due times by client id; outdated entries are skipped."""
         self.connected = 0
         self._is_on_time = False
-        """Whether sessions that came due together are being seen to, step by step."""
+        """True while due sessions are processed step by step."""
         self._load()
 
     def __len__(self) -> int:
@@ -178,7 +177,7 @@ class Sessions:
     def _load(self) -> None:
         now_us = self._clock.now_us()
         for session in self._store.load().values():
-            # A session that was connected when the broker failed lost its connection then; that is not known better.
+            # A session that was connected at a crash lost its connection then, at an unknown time.
             session.left_us = session.left_us or now_us
             if session.is_stored:
                 self._pubsub.restore(session)
@@ -191,10 +190,9 @@ class Sessions:
     def connect(
         self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None, user: str = ""
     ) -> tuple[Session, bool]:
-        """Attach a connection to the client's session; returns it, and whether it was there before.
+        """Attach a connection to the client's session; returns it and True if it existed before.
 
-        With `clean` a session that is there ends first, and so does one of another user. One that has a connection
-        loses it to this one.
+        With `clean`, or for another user, an existing session ends first. A connected session loses its old connection.
         """
         former = self._sessions.get(client_id)
         if former is not None and former.link is not None:
@@ -208,7 +206,7 @@ class Sessions:
         session = former or Session(client_id, user)
         self._sessions[client_id] = session
         batch = self._pipeline.open()
-        if former is not None and session.will is not None:  # it is back before its will was due
+        if former is not None and session.will is not None:  # the client is back before its will was due
             session.will = None
             self._store.delete_will(batch, session)
         session.lifetime_s = lifetime_s
@@ -225,13 +223,13 @@ class Sessions:
         return session, former is not None
 
     def leave(self, link: Subscriber, with_will: bool) -> None:
-        """The connection is gone. Its will is published, now or when its delay is over, unless it was taken back."""
+        """Detach a lost connection; its will is published now or after its delay, unless it was withdrawn."""
         session = link.session
         if session is not None and session.link is link:
             self._detach(session, with_will)
 
     def set_lifetime(self, session: Session, lifetime_s: int) -> None:
-        """Let the session live on for so long without a connection."""
+        """Set the time that the session outlives its connection."""
         session.lifetime_s = lifetime_s
         if session.is_kept:
             self._store.put(self._pipeline.open(), session)
@@ -254,7 +252,7 @@ class Sessions:
         self._plan(session, now_us)
 
     def end(self, session: Session) -> None:
-        """End a session by an operator's word; a connection that it has is closed."""
+        """End a session for an operator, and close its connection."""
         link = session.link
         if link is not None:
             self._detach(session, keeps_will=True)
@@ -263,7 +261,7 @@ class Sessions:
             self._end(session)
 
     def _end(self, session: Session) -> None:
-        """Nothing of it stays; its will does not wait any longer."""
+        """Remove the session and publish its will at once."""
         self._send_will(session)
         batch = self._pipeline.open()
         if session.is_stored:
@@ -275,23 +273,23 @@ class Sessions:
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> bool:
-        """See PubSub.subscribe; kept with a session that outlives its connection."""
+        """Add a subscription, stored with its session; see PubSub.subscribe."""
         is_to_begin_with_retained = self._pubsub.subscribe(subscription)
         if subscription.session.is_stored:
             self._store.put_subscription(self._pipeline.open(), subscription)
         return is_to_begin_with_retained
 
     def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
-        """See PubSub.unsubscribe."""
+        """Remove a subscription; see PubSub.unsubscribe."""
         subscription = self._pubsub.unsubscribe(session, pattern)
         if subscription is not None and session.is_stored:
             self._store.delete_subscription(self._pipeline.open(), session, pattern)
         return subscription
 
     def restrict(self, user: str, rights: Rights | None) -> bool:
-        """The user has other rights now, or none: its sessions read what it still may, and leave no other wills.
+        """Apply changed rights of a user, None for no rights: remove subscriptions and wills that they forbid.
 
-        A connection that loses a subscription by it is ended, for there is no other way to say so. Returns whether a
+        A connection that loses a subscription is closed, as there is no other way to tell the client. Returns True if a
         session lost something.
         """
         has_lost = False
@@ -320,9 +318,9 @@ class Sessions:
     # -- messages that are handed over exactly once ------------------------------------------------------------------
 
     def take(self, session: Session, number: int) -> None:
-        """A message of this number was taken from the client: until it is finished, the same number is the same one.
+        """Remember a received number: until it is finished, the same number is the same message.
 
-        In the same turn as the publish, this is stored if the message is.
+        In the turn of the publish, it is stored if the message is.
         """
         session.taken.add(number)
         if session.is_stored:
@@ -333,7 +331,7 @@ class Sessions:
         return self._finish(session, session.taken, _TAKEN, number)
 
     def complete(self, session: Session, number: int) -> None:
-        """The client has a message of this number: it must not be sent again, only finished."""
+        """Remember a delivered number: the message must be completed and not sent again."""
         session.completing.add(number)
         if session.is_stored:
             self._store.put_number(self._pipeline.open(), session, _COMPLETING, number)
@@ -353,7 +351,7 @@ class Sessions:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def on_time(self, now_us: int) -> None:
-        """Publish wills and end sessions that have come due."""
+        """Publish due wills and end due sessions."""
         if not self._is_on_time:
             self._is_on_time = True
             take_steps(self._pipeline, self._see_to(now_us))
@@ -373,16 +371,16 @@ class Sessions:
                         self._plan(session, now_us)
                 if seen % AT_ONCE == 0:
                     yield
-        finally:  # whatever becomes of it, what comes due later is seen to
+        finally:  # later due times must run after an error too
             self._is_on_time = False
 
     @property
     def next_due_us(self) -> int:
-        """When to look again; 0 for never."""
+        """Next due time; 0 = never."""
         return self._due[0][0] if self._due else 0
 
     def _plan(self, session: Session, now_us: int) -> None:
-        """Have `on_time` look at a session without a connection when its will is due or it ends."""
+        """Schedule a disconnected session for its will or its end."""
         dues = [session.ends_us] if session.ends_us else []
         if session.will is not None:
             dues.append(now_us + session.will.delay_s * _SECOND_US)
