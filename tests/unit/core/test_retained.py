@@ -8,7 +8,7 @@ from headrace.config.settings import MqttSettings
 from headrace.core.batch import Batch
 from headrace.core.pubsub.retained import Retained
 from headrace.core.pubsub.session import Bounds, Envelope
-from headrace.core.routing.topics import matches
+from headrace.core.routing.topics import TopicFilter
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message, Source
 from headrace.storage.api import RETAINED
@@ -142,7 +142,7 @@ def test_topics_are_found_as_patterns_match_them(topics: set[str], cleared: set[
 
     found = retained.match(pattern)
 
-    assert sorted(found) == sorted([topic for topic in topics - cleared if matches(pattern, topic)])
+    assert sorted(found) == sorted([topic for topic in topics - cleared if TopicFilter(pattern).matches(topic)])
     for topic in topics:
         retained.clear(turn, topic)
     assert retained.size_bytes == 0

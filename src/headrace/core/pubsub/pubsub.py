@@ -272,28 +272,128 @@ class Route:
 
 
 @final
-class Routes:
-    """The subscriptions of one virtual host by pattern, with the cached routes."""
+class Sent:
+    """Result of a publish: the number of receivers, whether any copy is stored, and a refusal."""
+
+    __slots__ = ("count", "is_stored", "refusal")
 
     def __init__(self) -> None:
-        self.tree: TopicTree[Subscription | Share] = TopicTree()
-        self._routes: dict[str, Route] = {}
+        self.count = 0
+        self.is_stored = False
+        self.refusal: HeadraceError | None = None
 
-    def forget(self) -> None:
-        """Drop all cached routes."""
-        if self._routes:
+
+@final
+class PubSub:
+    """Plain publish and subscribe in one virtual host."""
+
+    def __init__(self, topology: Topology, retained: Retained, inner: SessionQueues, bounds: Bounds) -> None:
+        self._topology = topology
+        self._inner = inner
+        self._limits = bounds.session
+        self._tree: TopicTree[Subscription | Share] = TopicTree()
+        self._routes: dict[str, Route] = {}
+        """Cached routes by topic."""
+        self._shares = Shares(self._tree, inner, bounds.session)
+        self.retained = retained
+        topology.on_change = self._routes.clear
+
+    def __len__(self) -> int:
+        """Number of subscriptions; a shared one counts once."""
+        return len(self._tree)
+
+    # -- subscribing -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> bool:
+        """Add a subscription, or replace the session's one of the same pattern.
+
+        Returns True if the session gets matching retained messages first. Raises Refused for an invalid pattern.
+        """
+        session = subscription.session
+        pattern = subscription.pattern
+        if subscription.is_queue:
+            session.subscriptions[pattern] = subscription
+            return False
+        former = session.subscriptions.get(pattern)
+        if subscription.is_shared:
+            self._shares.add(subscription)
+        else:
+            if former is not None:
+                self._tree.remove(pattern, former)
+            self._tree.add(pattern, subscription)
+        session.subscriptions[pattern] = subscription
+        self._routes.clear()
+        wanted = subscription.retained
+        is_wanted = wanted == RETAINED_ALWAYS or (wanted == RETAINED_IF_NEW and former is None)
+        return is_wanted and not subscription.is_shared
+
+    def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
+        """Remove a subscription; returns it, or None if there was none."""
+        subscription = session.subscriptions.pop(pattern, None)
+        if subscription is None or subscription.is_queue:
+            return subscription
+        if subscription.is_shared:
+            self._shares.remove(subscription)
+        else:
+            self._tree.remove(pattern, subscription)
+        self._routes.clear()
+        return subscription
+
+    def restore(self, session: Session) -> None:
+        """Add a session from storage, with its waiting messages."""
+        for subscription in session.subscriptions.values():
+            if subscription.is_shared:
+                self._shares.add(subscription)
+            elif not subscription.is_queue:
+                self._tree.add(subscription.pattern, subscription)
+        if self._inner.exists(_log_of(session)):
+            session.queue = self._inner.open(_log_of(session), self._limits)
+        self._routes.clear()
+
+    def attach(self, session: Session) -> None:
+        """Deliver waiting and new messages to a session that is connected now."""
+        link = session.link
+        assert link is not None
+        if session.queue is not None:
+            session.consumer = link.consumer(None)
+            self._inner.join(session.queue, session.consumer)
+        if session.subscriptions:
+            self._shares.attach(session, link)
             self._routes.clear()
 
-    def of(self, topic: str) -> Route | None:
-        """The cached route of a topic."""
-        return self._routes.get(topic)
+    def detach(self, session: Session) -> None:
+        """Stop deliveries to a session that lost its connection."""
+        consumer, session.consumer = session.consumer, None
+        if consumer is not None:
+            self._inner.leave(consumer)
+        if session.subscriptions:
+            self._shares.detach(session)
+            self._routes.clear()
 
-    def build(self, topic: str, queues: list[Queue]) -> Route:
+    def end(self, session: Session) -> None:
+        """Remove a session's subscriptions and waiting messages."""
+        for pattern in list(session.subscriptions):
+            self.unsubscribe(session, pattern)
+        queue, session.queue = session.queue, None
+        if queue is not None:
+            self._inner.drop(queue)
+
+    def drop_left(self) -> None:
+        """Delete waiting messages of unknown sessions, after all stored sessions are restored."""
+        self._inner.drop_left(self._limits)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def route(self, topic: str) -> Route:
+        """The route of a plain topic."""
+        return self._routes.get(topic) or self._build_route(topic)
+
+    def _build_route(self, topic: str) -> Route:
         """Compute a route and cache it."""
         route = Route()
-        route.queues = queues
+        route.queues = self._topology.of_topic(topic)
         matching: dict[Session, list[Subscription]] = {}
-        for found in self.tree.match(topic):
+        for found in self._tree.match(topic):
             if isinstance(found, Share):
                 route.shares.append(found)
             else:
@@ -317,122 +417,6 @@ class Routes:
             self._routes.clear()
         self._routes[topic] = route
         return route
-
-
-@final
-class Sent:
-    """Result of a publish: the number of receivers, whether any copy is stored, and a refusal."""
-
-    __slots__ = ("count", "is_stored", "refusal")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_stored = False
-        self.refusal: HeadraceError | None = None
-
-
-@final
-class PubSub:
-    """Plain publish and subscribe in one virtual host."""
-
-    def __init__(self, topology: Topology, retained: Retained, inner: SessionQueues, bounds: Bounds) -> None:
-        self._topology = topology
-        self._inner = inner
-        self._limits = bounds.session
-        self._routes = Routes()
-        self._shares = Shares(self._routes.tree, inner, bounds.session)
-        self.retained = retained
-        topology.on_change = self._routes.forget
-
-    def __len__(self) -> int:
-        """Number of subscriptions; a shared one counts once."""
-        return len(self._routes.tree)
-
-    # -- subscribing -------------------------------------------------------------------------------------------------
-
-    def subscribe(self, subscription: Subscription) -> bool:
-        """Add a subscription, or replace the session's one of the same pattern.
-
-        Returns True if the session gets matching retained messages first. Raises Refused for an invalid pattern.
-        """
-        session = subscription.session
-        pattern = subscription.pattern
-        if subscription.is_queue:
-            session.subscriptions[pattern] = subscription
-            return False
-        former = session.subscriptions.get(pattern)
-        if subscription.is_shared:
-            self._shares.add(subscription)
-        else:
-            if former is not None:
-                self._routes.tree.remove(pattern, former)
-            self._routes.tree.add(pattern, subscription)
-        session.subscriptions[pattern] = subscription
-        self._routes.forget()
-        wanted = subscription.retained
-        is_wanted = wanted == RETAINED_ALWAYS or (wanted == RETAINED_IF_NEW and former is None)
-        return is_wanted and not subscription.is_shared
-
-    def unsubscribe(self, session: Session, pattern: str) -> Subscription | None:
-        """Remove a subscription; returns it, or None if there was none."""
-        subscription = session.subscriptions.pop(pattern, None)
-        if subscription is None or subscription.is_queue:
-            return subscription
-        if subscription.is_shared:
-            self._shares.remove(subscription)
-        else:
-            self._routes.tree.remove(pattern, subscription)
-        self._routes.forget()
-        return subscription
-
-    def restore(self, session: Session) -> None:
-        """Add a session from storage, with its waiting messages."""
-        for subscription in session.subscriptions.values():
-            if subscription.is_shared:
-                self._shares.add(subscription)
-            elif not subscription.is_queue:
-                self._routes.tree.add(subscription.pattern, subscription)
-        if self._inner.exists(_log_of(session)):
-            session.queue = self._inner.open(_log_of(session), self._limits)
-        self._routes.forget()
-
-    def attach(self, session: Session) -> None:
-        """Deliver waiting and new messages to a session that is connected now."""
-        link = session.link
-        assert link is not None
-        if session.queue is not None:
-            session.consumer = link.consumer(None)
-            self._inner.join(session.queue, session.consumer)
-        if session.subscriptions:
-            self._shares.attach(session, link)
-            self._routes.forget()
-
-    def detach(self, session: Session) -> None:
-        """Stop deliveries to a session that lost its connection."""
-        consumer, session.consumer = session.consumer, None
-        if consumer is not None:
-            self._inner.leave(consumer)
-        if session.subscriptions:
-            self._shares.detach(session)
-            self._routes.forget()
-
-    def end(self, session: Session) -> None:
-        """Remove a session's subscriptions and waiting messages."""
-        for pattern in list(session.subscriptions):
-            self.unsubscribe(session, pattern)
-        queue, session.queue = session.queue, None
-        if queue is not None:
-            self._inner.drop(queue)
-
-    def drop_left(self) -> None:
-        """Delete waiting messages of unknown sessions, after all stored sessions are restored."""
-        self._inner.drop_left(self._limits)
-
-    # -- publishing --------------------------------------------------------------------------------------------------
-
-    def route(self, topic: str) -> Route:
-        """The route of a plain topic."""
-        return self._routes.of(topic) or self._routes.build(topic, self._topology.of_topic(topic))
 
     def send(
         self, batch: Batch, route: Route, message: Message, assurance: int, retain: bool, publisher: Session | None

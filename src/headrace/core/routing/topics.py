@@ -88,14 +88,6 @@ def _check_text(what: str, name: str) -> None:
         raise Refused(f"{what} {quoted(name)} has {size} bytes, {MAX_TOPIC_BYTES} is the most")
 
 
-def matches(pattern: str, topic: str) -> bool:
-    """True if the pattern matches the topic; for several topics keep a TopicFilter.
-
-    Raises Refused for an invalid pattern.
-    """
-    return TopicFilter(pattern).matches(topic)
-
-
 @final
 class TopicFilter:
     """One pattern, prepared for many topics.
@@ -147,87 +139,107 @@ class TopicFilter:
 
 @final
 class _Node(Generic[T]):
-    """All patterns with the same first levels: the values that end here, and the next levels."""
+    """All patterns with the same first words: the values that end here, and the next words."""
 
-    __slots__ = ("any_level", "literal", "rest", "values")
+    __slots__ = ("any_rest", "any_word", "literal", "values")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Node[T]] = {}
-        self.any_level: _Node[T] | None = None
-        self.values: dict[T, None] = {}  # patterns that end at this level
-        self.rest: dict[T, None] = {}  # patterns that end with `#` below this level
+        self.any_word: _Node[T] | None = None
+        self.any_rest: _Node[T] | None = None
+        self.values: dict[T, None] = {}
+
+    def child(self, word: str, wildcard: str) -> "_Node[T] | None":
+        """The child for this word of a pattern; `wildcard` stands for one word."""
+        if word == wildcard:
+            return self.any_word
+        if word == "#":
+            return self.any_rest
+        return self.literal.get(word)
+
+    def set_child(self, word: str, wildcard: str, node: "_Node[T] | None") -> None:
+        if word == wildcard:
+            self.any_word = node
+        elif word == "#":
+            self.any_rest = node
+        elif node is None:
+            del self.literal[word]
+        else:
+            self.literal[word] = node
 
     def is_empty(self) -> bool:
-        return not (self.values or self.rest or self.literal or self.any_level is not None)
+        return not (self.values or self.literal or self.any_word is not None or self.any_rest is not None)
+
+
+class _PatternTree(Generic[T]):
+    """Values by pattern, word by word. The kinds of trees differ in their words and in their match."""
+
+    __slots__ = ("_root", "_size", "_wildcard")
+
+    def __init__(self, wildcard: str) -> None:
+        self._root: _Node[T] = _Node()
+        self._size = 0
+        self._wildcard = wildcard
+
+    def __len__(self) -> int:
+        """Number of values, counted once per pattern."""
+        return self._size
+
+    def _add(self, words: list[str], value: T) -> bool:
+        node = self._root
+        for word in words:
+            child = node.child(word, self._wildcard)
+            if child is None:
+                child = _Node()
+                node.set_child(word, self._wildcard, child)
+            node = child
+        if value in node.values:
+            return False
+        node.values[value] = None
+        self._size += 1
+        return True
+
+    def _remove(self, words: list[str], value: T) -> bool:
+        """Remove a value and the nodes that become empty, from the leaf up."""
+        node = self._root
+        path: list[_Node[T]] = []
+        for word in words:
+            child = node.child(word, self._wildcard)
+            if child is None:
+                return False
+            path.append(node)
+            node = child
+        if value not in node.values:
+            return False
+        del node.values[value]
+        self._size -= 1
+        while path and node.is_empty():
+            node = path.pop()
+            node.set_child(words[len(path)], self._wildcard, None)
+        return True
 
 
 @final
-class TopicTree(Generic[T]):
-    """Values by topic pattern, found by topic.
+class TopicTree(_PatternTree[T]):
+    """Values by topic pattern, found by topic, by MQTT's rules.
 
     A match visits only nodes whose levels match so far, each once: patterns that differ early cost nothing, and the
     worst case is linear in all patterns.
     """
 
-    __slots__ = ("_root", "_size")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._root: _Node[T] = _Node()
-        self._size = 0
-
-    def __len__(self) -> int:
-        """How many values are in the tree, counted once per pattern."""
-        return self._size
+        super().__init__("+")
 
     def add(self, pattern: str, value: T) -> bool:
         """Add a value under a pattern; False if it is there already. Raises Refused for an invalid pattern."""
         check_filter(pattern)
-        levels, has_rest = _split(pattern)
-        node = self._root
-        for level in levels:
-            child = node.any_level if level == "+" else node.literal.get(level)
-            if child is None:
-                child = _Node()
-                if level == "+":
-                    node.any_level = child
-                else:
-                    node.literal[level] = child
-            node = child
-        values = node.rest if has_rest else node.values
-        if value in values:
-            return False
-        values[value] = None
-        self._size += 1
-        return True
+        return self._add(pattern.split("/"), value)
 
     def remove(self, pattern: str, value: T) -> bool:
         """Undo one add; False when there was none."""
-        levels, has_rest = _split(pattern)
-        node = self._root
-        path: list[_Node[T]] = []
-        for level in levels:
-            child = node.any_level if level == "+" else node.literal.get(level)
-            if child is None:
-                return False
-            path.append(node)
-            node = child
-        values = node.rest if has_rest else node.values
-        if value not in values:
-            return False
-        del values[value]
-        self._size -= 1
-        self._prune(path, levels, node)
-        return True
-
-    def _prune(self, path: list[_Node[T]], levels: list[str], node: _Node[T]) -> None:
-        """Remove empty nodes, from the leaf up."""
-        while path and node.is_empty():
-            node = path.pop()
-            level = levels[len(path)]
-            if level == "+":
-                node.any_level = None
-            else:
-                del node.literal[level]
+        return self._remove(pattern.split("/"), value)
 
     def match(self, topic: str) -> list[T]:
         """The values whose patterns match this topic, each once."""
@@ -241,10 +253,10 @@ class TopicTree(Generic[T]):
                 if child is not None:
                     below.append(child)
                 if wildcards:
-                    if node.rest:
-                        hits.append(node.rest)
-                    if node.any_level is not None:
-                        below.append(node.any_level)
+                    if node.any_rest is not None:
+                        hits.append(node.any_rest.values)
+                    if node.any_word is not None:
+                        below.append(node.any_word)
             nodes = below
             if not nodes:
                 return _each_once(hits)
@@ -252,18 +264,9 @@ class TopicTree(Generic[T]):
         for node in nodes:
             if node.values:
                 hits.append(node.values)
-            if node.rest:  # MQTT 5 [4.7.1.2]: `a/#` matches `a`
-                hits.append(node.rest)
+            if node.any_rest is not None:  # MQTT 5 [4.7.1.2]: `a/#` matches `a`
+                hits.append(node.any_rest.values)
         return _each_once(hits)
-
-
-def _split(pattern: str) -> tuple[list[str], bool]:
-    """The levels before a final `#`, and True if there is one."""
-    levels = pattern.split("/")
-    has_rest = levels[-1] == "#"
-    if has_rest:
-        levels.pop()
-    return levels, has_rest
 
 
 def _each_once(hits: list[dict[T, None]]) -> list[T]:
@@ -276,106 +279,39 @@ def _each_once(hits: list[dict[T, None]]) -> list[T]:
 
 
 @final
-class _KeyNode(Generic[T]):
-    """All patterns with the same first words: the values that end here, and the next words."""
+class KeyTrie(_PatternTree[T]):
+    """Values by pattern, found by routing key, by AMQP's rules: dots separate words, and the empty key has none.
 
-    __slots__ = ("any_word", "any_words", "literal", "values")
-
-    def __init__(self) -> None:
-        self.literal: dict[str, _KeyNode[T]] = {}
-        self.any_word: _KeyNode[T] | None = None
-        self.any_words: _KeyNode[T] | None = None
-        self.values: dict[T, None] = {}
-
-    def child(self, word: str) -> "_KeyNode[T] | None":
-        """The child for this word of a pattern."""
-        if word == "*":
-            return self.any_word
-        if word == "#":
-            return self.any_words
-        return self.literal.get(word)
-
-    def set_child(self, word: str, node: "_KeyNode[T] | None") -> None:
-        if word == "*":
-            self.any_word = node
-        elif word == "#":
-            self.any_words = node
-        elif node is None:
-            del self.literal[word]
-        else:
-            self.literal[word] = node
-
-    def is_empty(self) -> bool:
-        return not (self.values or self.literal or self.any_word is not None or self.any_words is not None)
-
-
-@final
-class KeyTrie(Generic[T]):
-    """Values by pattern, found by routing key. Dots separate words: `*` is one word, `#` any number; the empty key has
-    none.
-
-    A match goes through the key once with the set of nodes reached so far. A node is in the set at most once, so the
-    cost is at most words times nodes, however many `#` the patterns have.
+    `*` is one word and `#` any number of words. A match goes through the key once with the set of nodes reached so far.
+    A node is in the set at most once, so the cost is at most words times nodes, however many `#` the patterns have.
     """
 
-    __slots__ = ("_root", "_size")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._root: _KeyNode[T] = _KeyNode()
-        self._size = 0
-
-    def __len__(self) -> int:
-        """How many values are in the tree, counted once per pattern."""
-        return self._size
+        super().__init__("*")
 
     def add(self, pattern: str, value: T) -> bool:
         """Add a value under a pattern; False if it is there already."""
-        node = self._root
-        for word in _words(pattern):
-            child = node.child(word)
-            if child is None:
-                child = _KeyNode()
-                node.set_child(word, child)
-            node = child
-        if value in node.values:
-            return False
-        node.values[value] = None
-        self._size += 1
-        return True
+        return self._add(_words(pattern), value)
 
     def remove(self, pattern: str, value: T) -> bool:
         """Undo one add; False when there was none."""
-        words = _words(pattern)
-        node = self._root
-        path: list[_KeyNode[T]] = []
-        for word in words:
-            child = node.child(word)
-            if child is None:
-                return False
-            path.append(node)
-            node = child
-        if value not in node.values:
-            return False
-        del node.values[value]
-        self._size -= 1
-        while path and node.is_empty():
-            node = path.pop()
-            node.set_child(words[len(path)], None)
-        return True
+        return self._remove(_words(pattern), value)
 
     def match(self, key: str) -> list[T]:
         """The values whose patterns match this key, once per pattern."""
         nodes = [self._root]  # reached by exactly the words so far
-        spans: dict[_KeyNode[T], None] = {}  # `#` nodes reached so far: any further word keeps them
+        spans: dict[_Node[T], None] = {}  # `#` nodes reached so far: any further word keeps them
         _open_spans(self._root, spans)
         for word in _words(key):
-            below: list[_KeyNode[T]] = []
+            below: list[_Node[T]] = []
             for node in nodes:
                 _step(node, word, below)
             for node in spans:
                 _step(node, word, below)
             for node in below:
-                if node.any_words is not None:
+                if node.any_rest is not None:
                     _open_spans(node, spans)
             nodes = below
             if not nodes and not spans:
@@ -392,7 +328,7 @@ def _words(text: str) -> list[str]:
     return text.split(".") if text else []
 
 
-def _step(node: _KeyNode[T], word: str, below: list[_KeyNode[T]]) -> None:
+def _step(node: _Node[T], word: str, below: list[_Node[T]]) -> None:
     child = node.literal.get(word)
     if child is not None:
         below.append(child)
@@ -400,9 +336,9 @@ def _step(node: _KeyNode[T], word: str, below: list[_KeyNode[T]]) -> None:
         below.append(node.any_word)
 
 
-def _open_spans(node: _KeyNode[T], spans: dict[_KeyNode[T], None]) -> None:
+def _open_spans(node: _Node[T], spans: dict[_Node[T], None]) -> None:
     """Add the `#` nodes below a reached node, because `#` also matches no word."""
-    span = node.any_words
+    span = node.any_rest
     while span is not None and span not in spans:
         spans[span] = None
-        span = span.any_words
+        span = span.any_rest
