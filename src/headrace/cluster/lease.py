@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import asdict, dataclass, field
 from typing import Final, final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -24,28 +25,17 @@ from headrace.errors import Corrupt, Refused, Unavailable
 from headrace.storage.objects.location import VARIABLES, folders, groups_in, open_bucket
 
 
-@final
+@dataclass(frozen=True)
 class Node:
     """One broker process: its name and its addresses."""
 
-    __slots__ = ("address", "listeners", "name", "started_us", "version")
-
-    def __init__(
-        self, name: str, address: str, version: str, started_us: int, listeners: Mapping[str, str] | None = None
-    ) -> None:
-        self.name = name
-        self.address = address
-        """Address for other nodes, as host:port."""
-        self.version = version
-        self.started_us = started_us
-        self.listeners = dict(listeners or {})
-        """Addresses for clients, as host:port, by listener: amqp, amqps, mqtt, mqtts, ws, http, https, coap."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Node) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.started_us))
+    name: str
+    address: str
+    """Address for other nodes, as host:port."""
+    version: str
+    started_us: int
+    listeners: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Addresses for clients, as host:port, by listener: amqp, amqps, mqtt, mqtts, ws, http, https, coap."""
 
     def __repr__(self) -> str:
         return f"Node({self.name!r} at {self.address})"
@@ -57,13 +47,7 @@ class Node:
         return host.strip("[]"), int(port)
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "address": self.address,
-            "version": self.version,
-            "started_us": self.started_us,
-            "listeners": self.listeners,
-        }
+        return asdict(self)
 
     @staticmethod
     def from_json(values: object, where: str) -> "Node":
@@ -237,22 +221,19 @@ def numbers(names: list[str]) -> list[int]:
     return [int(name) for name in names if len(name) == _DIGITS and name.isascii() and name.isdecimal()]
 
 
-@final
+@dataclass(frozen=True)
 class Lease:
     """Ownership of the store for a while."""
 
-    __slots__ = ("at_us", "duration_ms", "epoch", "node", "number", "state")
-
-    def __init__(self, number: int, epoch: int, node: Node, duration_ms: int, at_us: int, state: str = HELD) -> None:
-        self.number = number
-        self.epoch = epoch
-        """Rises with every owner."""
-        self.node = node
-        self.duration_ms = duration_ms
-        """Validity from the first sight of it, unless another lease follows."""
-        self.at_us = at_us
-        """Time of writing, by the writer's wall clock: for people only."""
-        self.state = state
+    number: int
+    epoch: int
+    """Rises with every owner."""
+    node: Node
+    duration_ms: int
+    """Validity from the first sight of it, unless another lease follows."""
+    at_us: int
+    """Time of writing, by the writer's wall clock: for people only."""
+    state: str = HELD
 
     def encode(self) -> bytes:
         return _encode(
@@ -283,17 +264,14 @@ def decode_lease(data: bytes, where: str) -> Lease:
     return Lease(number, epoch, Node.from_json(values.get("node"), where), duration_ms, at_us, str(state))
 
 
-@final
+@dataclass(frozen=True)
 class Takeover:
     """A change of owner."""
 
-    __slots__ = ("at_us", "cause", "epoch", "node")
-
-    def __init__(self, epoch: int, node: Node, at_us: int, cause: str) -> None:
-        self.epoch = epoch
-        self.node = node
-        self.at_us = at_us
-        self.cause = cause
+    epoch: int
+    node: Node
+    at_us: int
+    cause: str
 
     def encode(self) -> bytes:
         return _encode(
@@ -313,17 +291,14 @@ def decode_takeover(data: bytes, where: str) -> Takeover:
     return Takeover(epoch, Node.from_json(values.get("node"), where), at_us, str(values.get("cause")))
 
 
-@final
+@dataclass(frozen=True)
 class Presence:
     """A node's last sign of life."""
 
-    __slots__ = ("at_us", "interval_ms", "node")
-
-    def __init__(self, node: Node, at_us: int, interval_ms: int) -> None:
-        self.node = node
-        self.at_us = at_us
-        self.interval_ms = interval_ms
-        """Interval between two signs of life."""
+    node: Node
+    at_us: int
+    interval_ms: int
+    """Interval between two signs of life."""
 
     def encode(self) -> bytes:
         return _encode(

@@ -2,37 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
 
 
-@final
+@dataclass(frozen=True)
 class Origin:
     """A client, as the node that it connected to sees it."""
 
-    __slots__ = ("address", "certificate_name", "is_loopback", "is_tls", "local", "node", "port")
-
-    def __init__(
-        self,
-        address: str,
-        port: int,
-        local: str,
-        node: str,
-        is_tls: bool = False,
-        is_loopback: bool = False,
-        certificate_name: str = "",
-    ) -> None:
-        self.address = address
-        """Address of the client, without the port."""
-        self.port = port
-        self.local = local
-        """Local address of the connection, as host:port."""
-        self.node = node
-        """Name of that node."""
-        self.is_tls = is_tls
-        self.is_loopback = is_loopback
-        """True if the client runs on that node's machine."""
-        self.certificate_name = certificate_name
-        """Common name of the client certificate; "" without one."""
+    address: str
+    """Address of the client, without the port."""
+    port: int
+    local: str
+    """Local address of the connection, as host:port."""
+    node: str
+    """Name of that node."""
+    is_tls: bool = False
+    is_loopback: bool = False
+    """True if the client runs on that node's machine."""
+    certificate_name: str = ""
+    """Common name of the client certificate; "" without one."""
 
 
 @dataclass(frozen=True)

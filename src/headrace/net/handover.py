@@ -5,7 +5,8 @@ Each protocol brings a tracker and a refusal. No protocol is in here.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, final
+from dataclasses import dataclass
+from typing import Final
 
 from headrace.errors import ProtocolError
 from headrace.net.connection import Wire
@@ -15,16 +16,13 @@ START_BYTES: Final = 16
 """First bytes of a client that identify its protocol and version."""
 
 
-@final
+@dataclass(frozen=True)
 class Redirect:
     """Reason of a refusal, with the address of the node that serves."""
 
-    __slots__ = ("address", "why")
-
-    def __init__(self, why: str, address: str = "") -> None:
-        self.why = why
-        self.address = address
-        """host:port; "" if no such node is known."""
+    why: str
+    address: str = ""
+    """host:port; "" if no such node is known."""
 
     @property
     def host(self) -> str:
@@ -146,15 +144,12 @@ class Tracker(ABC):
         return False
 
 
-@final
+@dataclass(frozen=True)
 class WireProtocol:
     """A protocol, as forwarding knows it."""
 
-    __slots__ = ("name", "refuse", "track")
-
-    def __init__(self, name: str, track: Callable[[bytes], Tracker], refuse: Callable[[FindRedirect], Handler]) -> None:
-        self.name = name
-        """Name of its listener."""
-        self.track = track
-        """Makes the tracker of a connection from the client's first bytes."""
-        self.refuse = refuse
+    name: str
+    """Name of its listener."""
+    track: Callable[[bytes], Tracker]
+    """Makes the tracker of a connection from the client's first bytes."""
+    refuse: Callable[[FindRedirect], Handler]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,8 +159,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss(a: Party) -> None:
     a.keeper.step()
     a.clock.advance(1)
     number = a.keeper._number
-    lease = decode_lease(a.records.get(lease_name(number)) or b"", "x")
-    lease.number += 1
+    lease = replace(decode_lease(a.records.get(lease_name(number)) or b"", "x"), number=number + 1)
     a.records.create(lease_name(number + 1), lease.encode())
     a.keeper.step()
     a.wait(1)

@@ -9,6 +9,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from headrace.cluster.forwarding.preamble import (
@@ -67,17 +68,14 @@ _PROTOCOLS: Final = {
 _NAMES: Final = {number: name for name, number in NUMBERS.items()}
 
 
-@final
+@dataclass(frozen=True)
 class Local:
     """The broker of this node, as long as it owns the store."""
 
-    __slots__ = ("handler", "http")
-
-    def __init__(self, handler: Callable[[str], Handler], http: Callable[[Origin], asyncio.Protocol]) -> None:
-        self.handler = handler
-        """Makes the handler of a new connection, by protocol."""
-        self.http = http
-        """Makes the protocol of a forwarded HTTP connection."""
+    handler: Callable[[str], Handler]
+    """Makes the handler of a new connection, by protocol."""
+    http: Callable[[Origin], asyncio.Protocol]
+    """Makes the protocol of a forwarded HTTP connection."""
 
 
 @final

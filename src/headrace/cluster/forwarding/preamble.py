@@ -35,7 +35,8 @@ The binding is the hash of the owner's certificate with TLS, and empty otherwise
 
 import hmac
 import struct
-from typing import Final, final
+from dataclasses import dataclass
+from typing import Final
 
 from headrace.errors import Refused
 from headrace.net.facts import Origin
@@ -71,19 +72,16 @@ _TO_OWNER: Final = b"headrace forward: introduction\0"
 _TO_FOLLOWER: Final = b"headrace forward: answer\0"
 
 
-@final
+@dataclass(frozen=True)
 class Introduction:
     """A forwarded client, with the proof of the forwarding node."""
 
-    __slots__ = ("nonce", "origin", "protocol", "said", "seal")
-
-    def __init__(self, protocol: int, origin: Origin, nonce: bytes, said: bytes, seal: bytes) -> None:
-        self.protocol = protocol
-        self.origin = origin
-        self.nonce = nonce
-        self.said = said
-        """The sealed bytes."""
-        self.seal = seal
+    protocol: int
+    origin: Origin
+    nonce: bytes
+    said: bytes
+    """The sealed bytes."""
+    seal: bytes
 
 
 def encode_challenge(nonce: bytes) -> bytes:
