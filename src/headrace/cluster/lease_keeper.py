@@ -105,7 +105,7 @@ class LeaseKeeper:
             finally:
                 self._covered_until_us = 0
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Look for new leases; take over if the last one has expired or was released."""
@@ -166,7 +166,7 @@ class LeaseKeeper:
         _log.info("this node has the lease of the store, in epoch %d (%s)", epoch, cause)
         self._tell(lambda: self._ownership.became(self._me, epoch))
 
-    # -- holding -----------------------------------------------------------------------------------------------------
+    # -- holding -------------------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
         started_us = self._clock.monotonic_us()

@@ -106,7 +106,7 @@ class Membership(ClusterStanding):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(self.stop), self._lease_ms / 1000)
 
-    # -- a turn ------------------------------------------------------------------------------------------------------
+    # -- a turn --------------------------------------------------------------------------------------------------------
 
     async def turn(self, open_store: Callable[[], Engine], stop: asyncio.Event) -> Engine | None:
         """Wait until this node owns the store and open it; returns None when `stop` is set before.
@@ -173,7 +173,7 @@ class Membership(ClusterStanding):
             "groups": [{"own": name == self.group, **each} for name, each in groups_to_json(found).items()],
         }
 
-    # -- the thread --------------------------------------------------------------------------------------------------
+    # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _agree_on_secret(self) -> bytes:
         """Create the group's secret, or read the one that another node created."""

@@ -78,7 +78,7 @@ HANDSHAKE_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 _SILENT: Final = Seldom(1.0)
 """Rate limit of the log line about missing handshakes, for the whole process."""
-_LOOKS: Final = 6
+_CHECKS: Final = 6
 """Keepalive checks per silence limit."""
 
 # Reasons to pause reading; several may hold at once.
@@ -141,7 +141,7 @@ class Wire(asyncio.Protocol):
     def is_closing(self) -> bool:
         return self.output.is_closed
 
-    # -- what the handler calls --------------------------------------------------------------------------------------
+    # -- calls of the handler ------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
         """Write this at the end of the turn, after earlier output; a closed connection drops it."""
@@ -209,7 +209,7 @@ class Wire(asyncio.Protocol):
         self._established()
         if limit_seconds:
             self._silent_beats = 0
-            period = limit_seconds / _LOOKS
+            period = limit_seconds / _CHECKS
             self._timer = self._loop.call_later(period, self._on_watch, period, on_silence)
 
     def allow(self, seconds: float) -> None:
@@ -316,7 +316,7 @@ class Wire(asyncio.Protocol):
         self._flush()
         self.gate = _shut
 
-    # -- what the event loop calls -----------------------------------------------------------------------------------
+    # -- calls of the event loop ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclasses
@@ -439,7 +439,7 @@ class Wire(asyncio.Protocol):
         self._timer = self._loop.call_later(half_seconds, self._on_beat, half_seconds, most_beats)
 
     def _on_watch(self, period_seconds: float, on_silence: Callable[[], None]) -> None:
-        if self._is_silent(period_seconds, _LOOKS):
+        if self._is_silent(period_seconds, _CHECKS):
             self.guarded(on_silence)
         else:
             self._timer = self._loop.call_later(period_seconds, self._on_watch, period_seconds, on_silence)

@@ -112,7 +112,7 @@ class Frontend:
         """Number of connections relayed to the owner."""
         return len(self._relays)
 
-    # -- who serves --------------------------------------------------------------------------------------------------
+    # -- the node that serves ------------------------------------------------------------------------------------------
 
     def follow(self, ownership: Ownership) -> None:
         """Act on every change of this ownership from now on."""
@@ -176,7 +176,7 @@ class Frontend:
             self._waiting = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._waiting], timeout=seconds)
 
-    # -- who comes ---------------------------------------------------------------------------------------------------
+    # -- new clients ---------------------------------------------------------------------------------------------------
 
     def handler(self, name: str) -> Handler:
         """Make the handler of a new connection while another node serves."""
@@ -222,7 +222,7 @@ class Relay(Handler, Sink):
         """Handler in this process that serves or refuses the client instead of the owner."""
         self._is_over = False
 
-    # -- what net calls ----------------------------------------------------------------------------------------------
+    # -- calls of net --------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
         self._wire = wire
@@ -289,7 +289,7 @@ class Relay(Handler, Sink):
             self._upstream.close()
             self._upstream = None
 
-    # -- on the way to the owner -------------------------------------------------------------------------------------
+    # -- the way to the owner ------------------------------------------------------------------------------------------
 
     async def _find_server(self, wire: Wire) -> None:
         """Connect the client to the owner or to this node's broker; refuse it when the wait is over."""
@@ -325,7 +325,7 @@ class Relay(Handler, Sink):
         if held:
             handler.feed(b"".join(held))
 
-    # -- what the owner sends ----------------------------------------------------------------------------------------
+    # -- the owner's bytes ---------------------------------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
         wire = self._wire

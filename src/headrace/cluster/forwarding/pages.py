@@ -85,7 +85,7 @@ class Exchange(Sink):
         self.is_whole = False
         self.is_over = False
 
-    # -- what the owner sends ----------------------------------------------------------------------------------------
+    # -- the owner's bytes ---------------------------------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
         try:
@@ -131,7 +131,7 @@ class Exchange(Sink):
             self.is_whole = True
             self._something.set()
 
-    # -- what is made of it ------------------------------------------------------------------------------------------
+    # -- the answer for the client -------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
         """Send bytes to the owner; returns when it can take more."""

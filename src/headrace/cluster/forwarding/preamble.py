@@ -79,7 +79,7 @@ class Introduction:
     protocol: int
     origin: Origin
     nonce: bytes
-    said: bytes
+    sealed: bytes
     """The sealed bytes."""
     seal: bytes
 
@@ -134,7 +134,7 @@ def decode_introduction(data: bytes) -> Introduction:
 
 def is_sealed(introduction: Introduction, challenge: bytes, secret: bytes, binding: bytes = b"") -> bool:
     """True if a node with the secret made it for this challenge."""
-    return hmac.compare_digest(introduction.seal, _seal(secret, _TO_OWNER, binding, challenge, introduction.said))
+    return hmac.compare_digest(introduction.seal, _seal(secret, _TO_OWNER, binding, challenge, introduction.sealed))
 
 
 def encode_answer(

@@ -68,7 +68,7 @@ class Upstream(asyncio.Protocol):
         self.accepted: asyncio.Future[None] = self._loop.create_future()
         """Result: the owner accepted the client. Exception: Unavailable."""
 
-    # -- what its user calls -----------------------------------------------------------------------------------------
+    # -- calls of the user ---------------------------------------------------------------------------------------------
 
     def attach(self, sink: Sink) -> None:
         """Give all further bytes of the owner to `sink`."""
@@ -109,10 +109,10 @@ class Upstream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the event loop calls -----------------------------------------------------------------------------------
+    # -- calls of the event loop ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses of it
+        transport = self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are no subclasses
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -75,7 +75,7 @@ class Access:
         self._engine.commit(commit, _raise)
         self._engine.sync()
 
-    # -- coming in ---------------------------------------------------------------------------------------------------
+    # -- logins --------------------------------------------------------------------------------------------------------
 
     def login(self, login: Login, admit: Admit) -> None:
         """Call `admit` with the account of the user, or with None for a refused login.
@@ -103,7 +103,7 @@ class Access:
             return _granted(account, account.grants, host)
         return self._permissions.rights(account.name, host)
 
-    # -- users -------------------------------------------------------------------------------------------------------
+    # -- users ---------------------------------------------------------------------------------------------------------
 
     def users(self) -> list[User]:
         """All users, by name."""
@@ -172,7 +172,7 @@ class Access:
         changes: list[Change] = [(USERS, name.encode(), None), *self._permissions.without_user(name)]
         self._change(changes, done)
 
-    # -- permissions -------------------------------------------------------------------------------------------------
+    # -- permissions ---------------------------------------------------------------------------------------------------
 
     def permissions(self) -> list[Permission]:
         """All permissions, by host and user."""
@@ -208,7 +208,7 @@ class Access:
         permission.check()
         self._change([putting(permission)], done)
 
-    # -- storing -----------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------------
 
     def _change(self, changes: list[Change], done: Done) -> None:
         commit = Commit()

@@ -452,7 +452,7 @@ class Logins:
         _log.warning("login of %s from %s refused: %s", _shown(login), login.address, why, extra=about)
         self._background.later(self._failed(login), lambda: admit(None))
 
-    # -- slowing down ------------------------------------------------------------------------------------------------
+    # -- delays --------------------------------------------------------------------------------------------------------
 
     def _wait_us(self, login: Login) -> int:
         """Delay of a check after earlier failures."""

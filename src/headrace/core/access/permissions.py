@@ -109,7 +109,7 @@ class Rights:
         for look in list(self.watchers.values()):
             look()
 
-    # -- names and topics --------------------------------------------------------------------------------------------
+    # -- names and topics ----------------------------------------------------------------------------------------------
 
     def may(self, what: str, name: str) -> bool:
         """True if the user may configure, write or read the thing of this name."""
@@ -151,7 +151,7 @@ class Rights:
             found = self._topic_patterns[place] = _compiled(_filled(text, permission, client_id))
         return found
 
-    # -- what an operation needs -------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def check_declare_queue(self, definition: QueueDefinition) -> None:
         """Check the declaration of a queue, its dead-letter exchange and its source. Generated names are checked
@@ -360,7 +360,7 @@ class Permissions:
         if rights is not None:
             rights.tell()
 
-    # -- changes -----------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def without(self, user: str, host: str) -> list[Change]:
         """Delete a user's permission for a virtual host. Raises NotFound."""

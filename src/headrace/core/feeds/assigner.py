@@ -112,7 +112,7 @@ class Assigner:
         """The state of a queue that a stream fills; None for other queues."""
         return self._fed.get(queue)
 
-    # -- who is filled from where ------------------------------------------------------------------------------------
+    # -- sources and queues --------------------------------------------------------------------------------------------
 
     def start_of(self, queue: Queue, source: Queue) -> int:
         """First offset of a queue in its source, by its definition. Raises Corrupt, Unavailable."""
@@ -180,7 +180,7 @@ class Assigner:
             return None
         return source
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def grew(self, source: Queue) -> None:
         """Hear that a stream has new messages."""

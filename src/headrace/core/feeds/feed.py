@@ -210,7 +210,7 @@ class Feed:
     def fed_queues(self) -> list[FedQueue]:
         return [*self._joined.values(), *self._apart.values()]
 
-    # -- who is here -------------------------------------------------------------------------------------------------
+    # -- queues --------------------------------------------------------------------------------------------------------
 
     def restore(self, fed: FedQueue) -> bool:
         """Add a queue at its stored position; False if none is stored."""
@@ -266,7 +266,7 @@ class Feed:
             if fed.position >= end:
                 fed.position = fed.stored = new_end
 
-    # -- steps -------------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     @property
     def is_due(self) -> bool:
@@ -345,7 +345,7 @@ class Feed:
                 len(cohort) - 1,
             )
 
-    # -- what is stored ----------------------------------------------------------------------------------------------
+    # -- stored positions ----------------------------------------------------------------------------------------------
 
     def _settle_front(self, batch: Batch, given: Assignment, end: int) -> bool:
         """Store the front's new position; queues that stayed behind get positions of their own."""

@@ -302,7 +302,7 @@ class PubSub:
         """Number of subscriptions; a shared one counts once."""
         return len(self._tree)
 
-    # -- subscribing -------------------------------------------------------------------------------------------------
+    # -- subscribing ---------------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> bool:
         """Add a subscription, or replace the session's one of the same pattern.
@@ -382,7 +382,7 @@ class PubSub:
         """Delete waiting messages of unknown sessions, after all stored sessions are restored."""
         self._inner.drop_left(self._limits)
 
-    # -- publishing --------------------------------------------------------------------------------------------------
+    # -- publishing ----------------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> Route:
         """The route of a plain topic."""

@@ -43,7 +43,7 @@ class Retained:
         self._root = _Level()
         self._staged: dict[str, Envelope] = {}
         """Messages not yet durable."""
-        self._passing: dict[str, Envelope] = {}
+        self._volatile: dict[str, Envelope] = {}
         """The broker's own messages, which are never stored."""
         self._expiries: list[tuple[int, str]] = []
         self.size_bytes = 0
@@ -55,7 +55,7 @@ class Retained:
     @property
     def stored(self) -> int:
         """Number of retained messages of clients."""
-        return len(self._sizes) - len(self._passing)
+        return len(self._sizes) - len(self._volatile)
 
     def _load(self) -> None:
         for key, value in self._engine.items(RETAINED):
@@ -69,7 +69,7 @@ class Retained:
                 continue
             self._add(topic, len(value), expires_us)
 
-    # -- keeping -----------------------------------------------------------------------------------------------------
+    # -- keeping -------------------------------------------------------------------------------------------------------
 
     def keep(self, batch: Batch, envelope: Envelope) -> None:
         """Retain a message for its topic; an empty payload clears the topic.
@@ -90,7 +90,7 @@ class Retained:
     def keep_volatile(self, envelope: Envelope) -> None:
         """Retain a message of the broker itself, in memory only."""
         topic = envelope.message.source.topic
-        self._passing[topic] = envelope
+        self._volatile[topic] = envelope
         self._add(topic, 0, 0)
 
     def clear(self, batch: Batch, topic: str) -> None:
@@ -118,7 +118,7 @@ class Retained:
         """Time of the next expiry; 0 = never."""
         return self._expiries[0][0] if self._expiries else 0
 
-    # -- finding -----------------------------------------------------------------------------------------------------
+    # -- finding -------------------------------------------------------------------------------------------------------
 
     def get(self, topic: str, now_us: int) -> Envelope | None:
         """The topic's message; None if there is none or it has expired."""
@@ -146,13 +146,13 @@ class Retained:
     def _find(self, topic: str) -> Envelope | None:
         if topic not in self._sizes:
             return None
-        envelope = self._staged.get(topic) or self._passing.get(topic)
+        envelope = self._staged.get(topic) or self._volatile.get(topic)
         if envelope is not None:
             return envelope
         value = self._engine.get(RETAINED, self._key(topic))
         return decode_envelope(value, f"the retained message of {topic!r}") if value is not None else None
 
-    # -- small things ------------------------------------------------------------------------------------------------
+    # -- topics and sizes ----------------------------------------------------------------------------------------------
 
     def _key(self, topic: str) -> bytes:
         return self._prefix + topic.encode()

@@ -335,9 +335,9 @@ class Will:
 
     def message(self, now_us: int) -> Message:
         """The message to publish now."""
-        said = self.envelope.message
+        given = self.envelope.message
         expires_us = now_us + self.expires_s * 1_000_000 if self.expires_s else 0
-        return Message(said.source, said.payload, now_us, said.properties, said.priority, expires_us)
+        return Message(given.source, given.payload, now_us, given.properties, given.priority, expires_us)
 
 
 @final

@@ -185,7 +185,7 @@ class Sessions:
             self._plan(session, now_us)
         self._pubsub.drop_left()
 
-    # -- connections -------------------------------------------------------------------------------------------------
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     def connect(
         self, client_id: str, clean: bool, lifetime_s: int, link: Subscriber, will: Will | None = None, user: str = ""
@@ -270,7 +270,7 @@ class Sessions:
         session.due_us = 0
         del self._sessions[session.client_id]
 
-    # -- subscriptions -----------------------------------------------------------------------------------------------
+    # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> bool:
         """Add a subscription, stored with its session; see PubSub.subscribe."""
@@ -315,7 +315,7 @@ class Sessions:
             session.link.restricted()
         return bool(lost) or will is not session.will
 
-    # -- messages that are handed over exactly once ------------------------------------------------------------------
+    # -- exactly-once messages -----------------------------------------------------------------------------------------
 
     def take(self, session: Session, number: int) -> None:
         """Remember a received number: until it is finished, the same number is the same message.
@@ -348,15 +348,15 @@ class Sessions:
             self._store.delete_number(self._pipeline.open(), session, kind, number)
         return True
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def on_time(self, now_us: int) -> None:
         """Publish due wills and end due sessions."""
         if not self._is_on_time:
             self._is_on_time = True
-            take_steps(self._pipeline, self._see_to(now_us))
+            take_steps(self._pipeline, self._run_due(now_us))
 
-    def _see_to(self, now_us: int) -> Iterator[None]:
+    def _run_due(self, now_us: int) -> Iterator[None]:
         seen = 0
         try:
             while self._due and self._due[0][0] <= now_us:
