@@ -1,6 +1,4 @@
-"""A selector: text parsed once into a test for rows, and its canonical text. Grammar: parser.py. Meaning:
-evaluate.py.
-"""
+"""A selector: text parsed once into a test for rows. Grammar is in parser.py, meaning in evaluate.py."""
 
 from collections.abc import Callable, Iterator
 from typing import Final, final

@@ -17,7 +17,8 @@ NOTHING: Final = "NULL"
 UNLIKE: Final = "unlike"
 
 
-class _Named:
+@final
+class Field:
     __slots__ = ("name",)
     __match_args__: Final = ("name",)
 
@@ -26,13 +27,12 @@ class _Named:
 
 
 @final
-class Field(_Named):
-    __slots__ = ()
+class Header:
+    __slots__ = ("name",)
+    __match_args__: Final = ("name",)
 
-
-@final
-class Header(_Named):
-    __slots__ = ()
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 @final
@@ -167,7 +167,8 @@ class Not:
         self.operand = operand
 
 
-class _Joined:
+@final
+class AllOf:
     __slots__ = ("terms",)
     __match_args__: Final = ("terms",)
 
@@ -176,13 +177,12 @@ class _Joined:
 
 
 @final
-class AllOf(_Joined):
-    __slots__ = ()
+class AnyOf:
+    __slots__ = ("terms",)
+    __match_args__: Final = ("terms",)
 
-
-@final
-class AnyOf(_Joined):
-    __slots__ = ()
+    def __init__(self, terms: tuple["Condition", ...]) -> None:
+        self.terms = terms
 
 
 Condition = Holds | Compare | Between | In | Like | IsNull | Not | AllOf | AnyOf

@@ -141,9 +141,7 @@ class Access:
         return put
 
     def put_user_hash(self, name: str, password_hash: str, tags: Iterable[str], done: Done) -> None:
-        """Create or change a user by a hash of Headrace or RabbitMQ; any other hash allows no password. Raises
-        Refused.
-        """
+        """Create or change a user by a hash of Headrace or RabbitMQ; others allow no password. Raises Refused."""
         put = self._putting(name, tags, done)
         salted = their_hash(password_hash)
         if salted:

@@ -154,9 +154,7 @@ class Rights:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def check_declare_queue(self, definition: QueueDefinition) -> None:
-        """Check the declaration of a queue, its dead-letter exchange and its source. Generated names are checked
-        too.
-        """
+        """Check the declaration of a queue, its dead-letter exchange and its source, for a generated name too."""
         name = definition.name or generated_name()
         self.check(CONFIGURE, QUEUE, name)
         if definition.dead_letter_exchange is not None:

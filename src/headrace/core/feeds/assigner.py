@@ -143,8 +143,9 @@ class Assigner:
                 self._begin(batch, fed, queue, queue.first_offset)
 
     def dropped(self, batch: Batch, queue: Queue) -> None:
-        """Stop feeds of a deleted queue. Queues that it filled keep their messages and wait for a new stream of its
-        name.
+        """Stop feeds of a deleted queue.
+
+        Queues that it filled keep their messages and wait for a new stream of its name.
         """
         self.unfollow(batch, queue)
         feed = self._feeds.get(queue)

@@ -257,8 +257,9 @@ class Feed:
             self._store(batch, fed)
 
     def replaced(self, end: int, new_end: int) -> None:
-        """Move queues that had read all below `end` to `new_end`: the messages between replaced those below. The new
-        positions are stored already.
+        """Move queues at or behind `end` to `new_end`, after newer messages replaced all below `end`.
+
+        The new positions are stored already.
         """
         if self._joined and self._front >= end:
             self._front = self._front_stored = new_end
