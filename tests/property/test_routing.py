@@ -1,4 +1,4 @@
-"""Laws of routing: the trees agree with matchers too simple to be wrong, and the cache is never noticed."""
+"""Laws of routing: the trees agree with matchers too simple to be wrong, and the cache changes nothing."""
 
 import json
 from collections.abc import Mapping
@@ -160,7 +160,7 @@ def change(exchanges: Exchanges, what: tuple[str, object]) -> None:
 
 
 def rebuilt(exchanges: Exchanges) -> Exchanges:
-    """The same topology, made anew from what would be stored of it."""
+    """The same topology, rebuilt from its stored form."""
     fresh = Exchanges()
     for exchange in exchanges.exchanges()[6:]:
         fresh.declare(Exchange.from_json(json.loads(json.dumps(exchange.to_json()))))

@@ -1,4 +1,4 @@
-"""Leases in a directory, step by step: who gets the store, and who has to let it go."""
+"""Leases in a directory, step by step: takeovers, renewals and losses."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def at_once(call: Callable[[], None]) -> None:
 
 
 class Party:
-    """A node with a lease of three seconds, whose clock is its own."""
+    """A node with a lease of three seconds and its own clock."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.clock = ManualClock()
@@ -36,7 +36,7 @@ class Party:
 
     @property
     def knows(self) -> str:
-        """The owner that it knows of."""
+        """Name of the owner that the node knows."""
         return self.ownership.owner.name if self.ownership.owner is not None else ""
 
 
@@ -149,7 +149,7 @@ def test_a_number_that_is_made_again_after_its_removal_counts_for_nothing(a: Par
     a.keeper.step()
     for _ in range(20):
         a.wait(1)
-    b.keeper._number = 3  # as if it had just looked, before it slept
+    b.keeper._number = 3  # the state of a node that slept after its check
 
     assert not b.keeper._make(7, "held")
     assert lease_name(4) not in [f"{LEASES}/{name}" for name in a.records.names(LEASES)]

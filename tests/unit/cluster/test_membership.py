@@ -1,4 +1,4 @@
-"""A node among others, with its thread: two of one name, and one that leaves."""
+"""Membership with its thread: two nodes of one name, and a node that leaves."""
 
 import threading
 from pathlib import Path

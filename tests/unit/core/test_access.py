@@ -1,4 +1,4 @@
-"""Users and permissions: stored, changed for those who are here, logged in slowly when wrong and quickly when right."""
+"""Users and permissions: stored, applied to open connections; wrong logins are slow, right ones quick."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ ALL = (".*", ".*", ".*")
 
 
 class Gate:
-    """Access over an engine, and what became of logins."""
+    """Access over an engine, with the results of logins."""
 
     def __init__(self, engine: Engine | None = None, background: Background | None = None) -> None:
         self.engine = engine or MemoryEngine()
@@ -47,7 +47,7 @@ class Gate:
         self.engine.sync()
 
     def login(self, user: str, password: bytes | None, address: str = "10.0.0.1") -> list[Account | None]:
-        """The answers so far; what has to wait comes later."""
+        """The answers so far, without delayed ones."""
         answers: list[Account | None] = []
         self.access.login(Login(user, password, address, address.startswith("127.")), answers.append)
         return answers
@@ -239,7 +239,7 @@ def test_failed_logins_are_logged_without_the_password(gate: Gate, caplog: pytes
 
 
 class Slowly(Background):
-    """Does nothing until it is told to."""
+    """Background work that runs on demand."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []
@@ -441,7 +441,7 @@ def test_a_message_larger_than_the_user_may_send_is_refused() -> None:
 
 
 def test_a_permission_is_gone_once_what_sessions_lose_by_it_is_gone_too() -> None:
-    """After a power loss in between, a session would collect again what its user may not read."""
+    """After a power loss in between, a session would collect messages again that its user may not read."""
     engine = RefusingEngine()
     house = House(engine)
     _, access = doors_to(house.broker, engine, house.clock)

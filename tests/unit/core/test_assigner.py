@@ -1,4 +1,4 @@
-"""Queues that are filled from a stream: what is there and what comes, in order, each message once."""
+"""Queues that a stream fills: present and new messages, in order, each once."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def source(house: House, name: str = "papers", **options: object) -> None:
 
 
 def fill(house: House, name: str, expression: str = "", **options: object) -> None:
-    """Declare a queue that is filled from the stream `papers`."""
+    """Declare a queue that the stream `papers` fills."""
     house.broker.declare(QueueDefinition(name, filter=expression, **{"source": "papers", **options}))  # type: ignore[arg-type]
     house.run()
 
@@ -56,24 +56,24 @@ def follower(house: House, name: str) -> FedQueue:
 
 
 def places(house: House, name: str = "papers") -> dict[str, int]:
-    """What is stored of where queues are."""
+    """The stored positions of queues."""
     house.run()
     return {group: state.committed for group, state in house.broker.queue(name).log.groups.items()}
 
 
 class WatchedLog(Log):
-    """A log that says what is read from it, and fails when told to."""
+    """A log that records reads, and fails on demand."""
 
     def __init__(self, log: Log) -> None:
         self.name = log.name
         self._log = log
         self.follow()
         self.reads: list[tuple[int, int]] = []
-        """Offsets, and how many messages."""
+        """Offset and number of messages of each read."""
         self.failure: HeadraceError | None = None
 
     def follow(self) -> None:
-        """Be as long as the log is."""
+        """Number of messages in the log."""
         self.first_offset = self._log.first_offset
         self.next_offset = self._log.next_offset
 
@@ -124,11 +124,11 @@ def watching() -> WatchingEngine:
 
 @pytest.fixture
 def watched(watching: WatchingEngine) -> House:
-    """A broker whose logs can be watched."""
+    """A broker with such logs."""
     return House(watching)
 
 
-# -- what a queue gets -----------------------------------------------------------------------------------------------
+# -- messages of a queue ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", STREAM])
@@ -451,7 +451,7 @@ def test_a_message_that_is_too_large_for_a_queue_is_passed_over_and_counted(hous
     assert follower(house, "small").oversized == 1
 
 
-# -- what becomes of sources -----------------------------------------------------------------------------------------
+# -- changes of sources ----------------------------------------------------------------------------------------------
 
 
 def test_what_retention_took_first_is_counted_and_said(house: House, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Logins by tokens: who is let in, what is known of them, and how they end."""
+"""Logins by tokens: accepted users, their accounts, and the end of tokens."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SECOND_US = 1_000_000
 
 
 class Book(Tokens):
-    """Knows tokens by heart."""
+    """Tokens from a dictionary."""
 
     def __init__(self) -> None:
         self.bearers: dict[bytes, Bearer] = {}

@@ -1,4 +1,4 @@
-"""Single messages and marks as bytes: the layout is pinned, anything survives the way there and back."""
+"""Single messages and marks as bytes: a pinned layout that round-trips any message."""
 
 import contextlib
 

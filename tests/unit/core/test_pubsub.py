@@ -1,4 +1,4 @@
-"""Plain topics: who gets a message, how surely, how often."""
+"""Plain topics: the receivers of a message, with which assurance and how often."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Retained messages: the last of each topic, found by pattern, bounded, gone when their time is over."""
+"""Retained messages: the last of each topic, found by pattern, bounded, removed at expiry."""
 
 import pytest
 from hypothesis import given
@@ -98,7 +98,9 @@ def test_a_retained_message_says_so_to_those_who_ask() -> None:
 
 def test_too_many_are_refused_but_known_topics_can_change() -> None:
     retained = Retained(MemoryEngine(), "/", Bounds(MqttSettings(retained_messages=2, retained_bytes=1000)))
-    retained.keep_volatile(Envelope(Message(Source("$SYS/own"), b"1", 1), 0, True))  # which does not count
+    retained.keep_volatile(
+        Envelope(Message(Source("$SYS/own"), b"1", 1), 0, True)
+    )  # the broker's own messages do not count
     turn = Batch()
 
     def keep(topic: str, size: int) -> None:

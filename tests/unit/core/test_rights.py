@@ -1,4 +1,4 @@
-"""What a user may do: RabbitMQ's rules about names, and topics besides."""
+"""Rights of a user: RabbitMQ's rules for names, and for topics."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Headers exchanges: which headers a binding asks for, and when a message has them."""
+"""Headers exchanges: the headers that a binding asks for, and messages that match them."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -181,7 +181,7 @@ def test_a_cycle_of_exchanges_ends() -> None:
 
 
 def alternates(*chain: str) -> Exchanges:
-    """Direct exchanges, each with the next as its alternate; the last leads to whatever is named last."""
+    """Direct exchanges, each with the next as its alternate; the last leads to the last name."""
     exchanges = Exchanges()
     for name, alternate in pairwise(chain):
         if name not in [exchange.name for exchange in exchanges.exchanges()]:

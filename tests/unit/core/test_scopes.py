@@ -1,4 +1,4 @@
-"""Scopes of a token: what they allow in which virtual host, and that anything else allows nothing."""
+"""Scopes of a token: their rights per virtual host; any other text allows nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sessions: resumed, taken over, ended, with their wills and what is half done."""
+"""Sessions: resumed, taken over and ended, with their wills and unfinished exactly-once messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where messages go: addresses, patterns, capture, the landing queue, exchanges, filters."""
+"""Routes of messages: addresses, patterns, capture, the landing queue, exchanges, filters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Connections that are lost: a few end at once, of very many a bounded number ends in each turn of the event loop."""
+"""Lost connections: a few end at once, very many a bounded number per turn of the event loop."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Keepalive on a real socket: a peer that says nothing is ended, one that is not answered hears from us."""
+"""Keepalive on a real socket: a silent peer is disconnected, and the broker beats when it has nothing to send."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from headrace.net.listener import Listener
 
 
 class _Quiet(Handler):
-    """Agrees on a keepalive and says nothing but that it lives."""
+    """A handler that sends heartbeats only."""
 
     def __init__(self, interval: float, silence: float) -> None:
         self._interval = interval
@@ -53,7 +53,7 @@ async def _heard_until_the_end(interval: float, silence: float) -> bytes:
 
 
 def test_a_silent_peer_is_ended_after_the_silence_it_was_told() -> None:
-    """A beat comes in every interval, the end after the silence: so many beats before it."""
+    """The peer gets one beat per interval, and the end after the silence limit."""
     assert len(asyncio.run(_heard_until_the_end(0.1, 0.4))) == 4
 
 

@@ -1,4 +1,4 @@
-"""Selectors, clause by clause: what each predicate answers for TRUE, FALSE and unknown."""
+"""Selectors, clause by clause: the answer of each predicate for TRUE, FALSE and unknown."""
 
 import pickle
 from decimal import Decimal
@@ -40,7 +40,7 @@ TRUE, FALSE, UNKNOWN = "TRUE", "FALSE", "unknown"
 
 
 def answer(text: str, row: Row = ROW) -> str:
-    """Which of the three the expression is: TRUE matches, FALSE matches when negated, unknown never."""
+    """The truth of an expression: TRUE matches, FALSE matches when negated, unknown never."""
     if parse(text).matches(row):
         assert not parse(f"NOT ({text})").matches(row)
         return TRUE

@@ -1,4 +1,4 @@
-"""What is no selector, and where the error points."""
+"""Refused selectors, and the position of each error."""
 
 import pickle
 import sys

@@ -1,4 +1,4 @@
-"""The Spark SQL text of each form, and the canonical text. Spark itself is asked in the Spark suite."""
+"""The Spark SQL text of each form, and the canonical text. The Spark suite runs it in Spark."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What two nodes say to each other first: golden bytes, and that nothing but the right bytes is taken."""
+"""The preamble of two nodes: golden bytes, and the refusal of all others."""
 
 import pytest
 from hypothesis import given
