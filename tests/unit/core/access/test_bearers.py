@@ -7,7 +7,7 @@ from headrace.core.access.permissions import WRITE, Grants, Permission
 from headrace.core.access.users import Limits
 from headrace.errors import Refused
 from tests.endpoints import must
-from tests.unit.core.test_access import Gate
+from tests.unit.core.access.test_access import Gate
 
 SECOND_US = 1_000_000
 
