@@ -43,7 +43,7 @@ class Retained:
         self._root = _Level()
         self._staged: dict[str, Envelope] = {}
         """Messages not yet durable."""
-        self._volatile: dict[str, Envelope] = {}
+        self._own: dict[str, Envelope] = {}
         """The broker's own messages, which are never stored."""
         self._expiries: list[tuple[int, str]] = []
         self.size_bytes = 0
@@ -55,7 +55,7 @@ class Retained:
     @property
     def stored(self) -> int:
         """Number of retained messages of clients."""
-        return len(self._sizes) - len(self._volatile)
+        return len(self._sizes) - len(self._own)
 
     def _load(self) -> None:
         for key, value in self._engine.items(RETAINED):
@@ -90,7 +90,7 @@ class Retained:
     def keep_volatile(self, envelope: Envelope) -> None:
         """Retain a message of the broker itself, in memory only."""
         topic = envelope.message.source.topic
-        self._volatile[topic] = envelope
+        self._own[topic] = envelope
         self._add(topic, 0, 0)
 
     def clear(self, batch: Batch, topic: str) -> None:
@@ -146,7 +146,7 @@ class Retained:
     def _find(self, topic: str) -> Envelope | None:
         if topic not in self._sizes:
             return None
-        envelope = self._staged.get(topic) or self._volatile.get(topic)
+        envelope = self._staged.get(topic) or self._own.get(topic)
         if envelope is not None:
             return envelope
         value = self._engine.get(RETAINED, self._key(topic))
