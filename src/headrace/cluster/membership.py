@@ -153,7 +153,7 @@ class Membership(ClusterStanding):
         return self.ownership.epoch
 
     async def status(self) -> Mapping[str, object]:
-        """All groups of the store, this node's first. Raises Unavailable and Corrupt.
+        """This node's group, and all groups of the store. Raises Unavailable and Corrupt.
 
         Concurrent calls share one read of the store.
         """

@@ -334,7 +334,7 @@ class _Parser:
             self._refuse(token.at, f"the number does not fit; it may have {size}")
         return number
 
-    # Checks of what may stand where.
+    # Checks of operands by their place.
 
     def _value(self, node: tree.Node, at: int) -> tree.Value:
         if isinstance(node, tree.Condition):

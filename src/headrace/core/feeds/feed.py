@@ -257,7 +257,7 @@ class Feed:
             self._store(batch, fed)
 
     def replaced(self, end: int, new_end: int) -> None:
-        """Move queues at or behind `end` to `new_end`, after newer messages replaced all below `end`.
+        """Move queues at or past `end` to `new_end`, after newer messages replaced all below `end`.
 
         The new positions are stored already.
         """
