@@ -35,7 +35,7 @@ from headrace.version import __version__
 
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.frontend import Frontend
-    from headrace.cluster.seat import Membership
+    from headrace.cluster.membership import Membership
 
 _STAGED_BYTES: Final = 16 << 30
 _WEB_SOCKET_PATH: Final = "/mqtt"
@@ -194,7 +194,7 @@ class _Program:
     async def _take_seat(self) -> "Membership":
         """Raises Unavailable where obstore is not installed."""
         try:
-            from headrace.cluster.seat import Membership, describe
+            from headrace.cluster.membership import Membership, describe
         except ImportError as error:
             raise Unavailable(f"a cluster needs obstore ({error}): pip install 'headrace[objects]'") from error
         settings = self._settings.cluster

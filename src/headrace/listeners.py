@@ -63,7 +63,7 @@ class Listeners:
 
     async def _open_to_nodes(self, doorway: "Frontend") -> None:
         """Open the port for other nodes; where clients are refused while another owns the store, close theirs."""
-        from headrace.cluster.forwarding.gate import Gate as NodeGate
+        from headrace.cluster.forwarding.frontend import NodeGate
 
         tls = self._tls
         gate = Listener(lambda: NodeGate(doorway, b"" if tls is None else tls.fingerprint))

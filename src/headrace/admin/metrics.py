@@ -21,7 +21,7 @@ from headrace.admin.sampler import queue_values
 from headrace.admin.site import MONITORING, ClusterStanding
 from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
-from headrace.core.feeds.feed import Follower
+from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Histogram
 from headrace.core.queue.queue import Queue
 
@@ -240,7 +240,7 @@ async def _queues(page: Exposition, host: str, broker: Broker, room: int) -> int
     return min(room, len(names))
 
 
-def _source(page: Exposition, host: str, queue: Queue, follower: Follower | None) -> None:
+def _source(page: Exposition, host: str, queue: Queue, follower: FedQueue | None) -> None:
     """How far a queue is in the stream that it is filled from."""
     if follower is None:
         return

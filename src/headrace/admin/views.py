@@ -17,7 +17,7 @@ from headrace.admin.sampler import (
 )
 from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
-from headrace.core.feeds.feed import Follower
+from headrace.core.feeds.feed import FedQueue
 from headrace.core.properties import table_to_json
 from headrace.core.queue.dispatch import UNLIMITED, Consumer
 from headrace.core.queue.group import Group, PendingEntry
@@ -76,7 +76,7 @@ def queue_details(host: str, broker: Broker, queue: Queue, sampler: Sampler, now
     }
 
 
-def source_to_json(follower: Follower | None) -> dict[str, object] | None:
+def source_to_json(follower: FedQueue | None) -> dict[str, object] | None:
     """How far a queue is in the stream that it is filled from; None for one that is not."""
     if follower is None:
         return None

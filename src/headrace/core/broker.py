@@ -12,7 +12,7 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.config.replication import MAIN
 from headrace.core.batch import Confirm, ConfirmAll
-from headrace.core.feeds.feed import Follower
+from headrace.core.feeds.feed import FedQueue
 from headrace.core.flow import Flow, Intake, Statistics
 from headrace.core.ledger import Ledger, ProtocolStore
 from headrace.core.pipeline import CommitPipeline, Schedule, take_steps, together
@@ -317,7 +317,7 @@ class Administration:
         """How many messages would go at once if a queue became this. Raises NotFound, Corrupt."""
         return self._queues.usable(definition.name, None).disposal.loss(definition, self._clock.now_us())
 
-    def follower(self, queue: Queue) -> Follower | None:
+    def follower(self, queue: Queue) -> FedQueue | None:
         """How far a queue is in the stream that it is filled from; None for one that is not."""
         return self._queues.assigner.of(queue)
 

@@ -30,7 +30,7 @@ from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.core.feeds.feed import Tail
+    from headrace.core.feeds.feed import Feed
 
 
 @final
@@ -249,7 +249,7 @@ class Queue:
         self.deliver_before_sync = not self.is_stream
         self.unsynced = self._synced_to = 0
         self._takes_bytes = self.awaited_bytes = -1
-        self.tail: Tail | None = None
+        self.tail: Feed | None = None
         """Set where other queues are filled from it: see assigner.py."""
         self.had_consumers = False
         self.deleted = False

@@ -83,7 +83,7 @@ class Amqp091Refusal(Refusal):
             tuning = {"channel_max": CHANNEL_MAX, "frame_max": FRAME_MAX_SIZE, "heartbeat": HEARTBEAT_SECONDS}
             self.send(encode_method(0, commands.Connection.Tune, tuning))
         elif isinstance(method, commands.Connection.Open):
-            self.send(_close(self.elsewhere.why))
+            self.send(_close(self.redirect.why))
             self.end(_GOODBYE_SECONDS)
         elif not isinstance(method, commands.Connection.TuneOk):
             self.end()

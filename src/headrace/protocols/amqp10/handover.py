@@ -77,7 +77,7 @@ class Amqp10Refusal(Refusal):
             answer.max_frame_size = MAX_FRAME_SIZE
             answer.properties = Map.of({"amqp:connection-establishment-failed": True})
             self.send(encode_frame(0, answer.encode()))
-            self.send(encode_frame(0, Close(_error(self.elsewhere)).encode()))
+            self.send(encode_frame(0, Close(_error(self.redirect)).encode()))
             self.end(_GOODBYE_SECONDS)
         else:
             self.end()

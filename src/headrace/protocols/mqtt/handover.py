@@ -63,7 +63,7 @@ class MqttRefusal(Refusal):
     def _hear(self, data: bytes) -> None:
         for packet in self._decoder.feed(data):
             if isinstance(packet, Connect):
-                self.send(_refused(packet, self.elsewhere))
+                self.send(_refused(packet, self.redirect))
             self.end()
 
 

@@ -1,4 +1,4 @@
-"""Where frames end in what a server sends: any cut of the bytes gives the same, and a goodbye comes only in between."""
+"""Ends of frames in a server's bytes: any cut gives the same ends, and a goodbye fits only between frames."""
 
 from collections.abc import Callable
 
