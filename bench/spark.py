@@ -33,7 +33,7 @@ from headrace.spark.java import ensure_java
 from headrace.spark.pipelines.assign import AssignSettings, columns_read, read_filters, run_assign
 from headrace.spark.pipelines.endpoint import Endpoint
 from headrace.spark.pipelines.predicates import PredicateSet
-from headrace.storage.local.block_coding import decode_messages
+from headrace.storage.local.encoding import decode_messages
 from headrace.storage.local.follower import Follower, span_blocks
 
 PAYLOAD_BYTES = 200

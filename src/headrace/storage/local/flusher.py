@@ -14,13 +14,12 @@ from librt.strings import BytesWriter
 
 from headrace.model import Message
 from headrace.storage.local.block import Block, cut_block
-from headrace.storage.local.block_coding import encode_block
 from headrace.storage.local.checkpoint import Checkpoint, LogEntry, Tail, checkpoint_path, encode_checkpoint, tails_path
 from headrace.storage.local.disk import Disk, is_out_of_files, remove_tree
+from headrace.storage.local.encoding import encode_block, write_run
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.log import LocalGroup, LocalLog, Piece
 from headrace.storage.local.record import encode_record
-from headrace.storage.local.record_writing import write_run
 from headrace.storage.local.segment import HEADER_BYTES, Segment, encode_segment_header, segment_path, write_indexes
 from headrace.storage.local.tables import TableWrite
 

@@ -16,11 +16,10 @@ from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Log
 from headrace.storage.group_state import GroupState
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import decode_messages
-from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import LogEntry, Tail
+from headrace.storage.local.encoding import decode_messages
 from headrace.storage.local.files import encode_name
-from headrace.storage.local.segment import Segment, segment_path
+from headrace.storage.local.segment import BlockCache, Segment, segment_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -278,7 +277,7 @@ class LocalLog(Log):
 
     def record_batches(self, start: int, stop: int) -> "Iterator[pa.RecordBatch]":
         from headrace.storage.arrow import batch_of_messages
-        from headrace.storage.local.block_arrow import batch_of_block
+        from headrace.storage.local.arrow import batch_of_block
 
         stop = min(stop, self.next_offset)
         while start < stop:

@@ -22,8 +22,8 @@ from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
 from headrace.model import Message, Source
 from headrace.storage.api import Encoded
 from headrace.storage.local.block import EXPIRES, HEADER_BYTES, NOT_BEFORE, Block, cut_block, decode_block
-from headrace.storage.local.block_coding import decode_messages, encode_block
 from headrace.storage.local.disk import PRIVATE_DIRECTORY, is_out_of_files, open_privately
+from headrace.storage.local.encoding import decode_messages, encode_block
 from headrace.storage.local.files import encode_name
 
 

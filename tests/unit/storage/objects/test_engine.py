@@ -12,7 +12,7 @@ from headrace.errors import Corrupt, HeadraceError, Refused, Truncated, Unavaila
 from headrace.model import Message, Source
 from headrace.storage.api import QUEUES, RETAINED, Commit, Origin
 from headrace.storage.group_state import WORK
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from headrace.storage.objects import engine as engine_module
 from headrace.storage.objects import keys
