@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def bytes_of(column: pa.Array) -> bytes:
-    """The values of a column of numbers, as they stand in memory."""
+    """The values of a column of numbers as bytes."""
     width = column.type.bit_width // 8
     raw: bytes = column.buffers()[1].slice(column.offset * width, len(column) * width).to_pybytes()
     return raw
 
 
 def var_length(column: pa.Array) -> tuple[bytes, bytes]:
-    """Where each value starts, and all of them."""
+    """The bounds and the bytes of a column of variable length."""
     _, bounds, data = column.buffers()
     at = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, bounds], offset=column.offset)
     first, last = at[0].as_py(), at[-1].as_py()
@@ -53,7 +53,7 @@ def var_length(column: pa.Array) -> tuple[bytes, bytes]:
 
 
 def first_rows(indices: pa.Array) -> pa.Array:
-    """In which row each number comes first; numbers are given as they come."""
+    """The first row of each number; new numbers count up from 0."""
     rows = pa.table({"number": indices, "row": counting(0, len(indices))})
     return rows.group_by("number", use_threads=False).aggregate([("row", "min")]).column("row_min")
 
@@ -61,19 +61,19 @@ def first_rows(indices: pa.Array) -> pa.Array:
 def batch_of_block(
     block: Block, start: int, stop: int, names: Sequence[str] = SCHEMA.names, base: int = -1
 ) -> pa.RecordBatch:
-    """The rows `start` up to but not including `stop` of a block, without copying payloads; only the columns named.
+    """The named columns of the rows `start` up to but not including `stop`, without copying payloads.
 
-    `base` is the offset of the first of these rows where the block itself says another.
+    `base` is the offset of the first of these rows, if the block's own does not count.
     """
     batch = _batch_of(block, pa.py_buffer(block.body), block.sources(), names, block.base if base < 0 else base - start)
     return batch if stop - start == block.count else batch.slice(start, stop - start)
 
 
 def span_batches(reader: SpanReader, span: Span, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The messages of a span as record batches, each with the offset of its first row. Raises as SpanReader's `rows`.
+    """Read a span as record batches, each with the offset of its first row. Raises as SpanReader's `rows`.
 
-    Blocks are read into Arrow's memory, which is used again for the next one: as objects of Python, 3.5 MB each, they
-    cost a page fault every 4 KiB, 350 ms of CPU for 1,000,000 messages of 200 bytes instead of 90.
+    Arrow reuses the memory of a block for the next one. Python objects of 3.5 MB cost a page fault every 4 KiB: 350 ms
+    of CPU for 1,000,000 messages of 200 bytes instead of 90.
     """
     if span[0] == JOURNAL:
         for base, block, first, last in reader.rows(span):
@@ -103,7 +103,7 @@ class _Body:
 def _batch_of(
     block: Layout, body: pa.Buffer, sources: Sequence[Source], names: Sequence[str], first: int
 ) -> pa.RecordBatch:
-    """All rows of a block, the first of which has the offset `first`."""
+    """All rows of a block; the first has the offset `first`."""
     count = block.count
     index = None
     if block.columns & SOURCE_INDEX:
@@ -161,7 +161,7 @@ def _times(body: pa.Buffer, at: int, count: int) -> pa.Array:
 
 
 def _optional_times(body: pa.Buffer, at: int, count: int, present: bool) -> pa.Array:
-    """Times of which 0 means none."""
+    """A column of times, where 0 becomes null."""
     kind = pa.timestamp("us", tz="UTC")
     if not present:
         return pa.nulls(count, kind)
@@ -180,9 +180,9 @@ _NEVER: Final = (1 << 63) - 1
 
 
 def merge_by_log(parts: Sequence[tuple[Block, pa.Array]], names: Sequence[str]) -> "list[tuple[str, EncodedRows]]":
-    """The messages of each log, in the order they have; a part says for every row which of the names it is for.
+    """Merge blocks into one, with the messages of each log in a row; a part has the number of each row's log.
 
-    Raises Refused when they are too many for a block.
+    Raises Refused when the messages do not fit into a block.
     """
     if not parts:
         return []
@@ -196,9 +196,9 @@ def merge_by_log(parts: Sequence[tuple[Block, pa.Array]], names: Sequence[str]) 
 def copy_to_logs(
     table: pa.Table, rows: pa.Array, target: pa.Array, names: Sequence[str], time_us: int
 ) -> "list[tuple[str, EncodedRows]]":
-    """Copies of messages for each log, as published at `time_us`: of this row of the table for that one of the names.
+    """Copy rows of a table to logs, as published at `time_us`: `rows` and `target` pair a row with a log's number.
 
-    The table has the columns of storage/arrow.py. Raises Refused when they are too many for a block.
+    The table has the columns of storage/arrow.py. Raises Refused when the messages do not fit into a block.
     """
     if not len(rows):
         return []
@@ -212,7 +212,7 @@ def copy_to_logs(
 def _runs(
     table: pa.Table, sources: Sequence[Source], index: pa.Array, target: pa.Array, names: Sequence[str], time_us: int
 ) -> "list[tuple[str, EncodedRows]]":
-    """Rows that are in order as a block, and the run of them that each log has; times are their own, or `time_us`."""
+    """Encode sorted rows as one block, and find each log's run; messages keep their times unless `time_us` is set."""
     rows = table.combine_chunks()
     payloads = rows.column("payload").combine_chunks()
     columns = Columns(*var_length(payloads))
@@ -249,7 +249,7 @@ def _rows_by_log(
 
 
 def _merged_sources(blocks: Sequence[Block]) -> tuple[list[Source], pa.Array]:
-    """All sources, and which of them each row has."""
+    """The sources of all blocks, and the number of each row's source."""
     numbers: dict[Source, int] = {}
     index: list[pa.Array] = []
     for block in blocks:
@@ -263,11 +263,11 @@ def _merged_sources(blocks: Sequence[Block]) -> tuple[list[Source], pa.Array]:
 
 
 def _sources_of(table: pa.Table) -> tuple[list[Source], pa.Array]:
-    """The same for rows that have the columns of their sources."""
+    """The sources of a table, and the number of each row's source."""
     index = pa.repeat(pa.scalar(0, pa.int32()), table.num_rows)
     for name in _OF_SOURCE:
         coded = table.column(name).combine_chunks().dictionary_encode()
-        if len(coded.dictionary) > 1:  # numbered anew each time, so that no number is larger than there are rows
+        if len(coded.dictionary) > 1:  # renumber each time, so that no number exceeds the rows
             both = pc.add(pc.multiply(index.cast(pa.int64()), len(coded.dictionary)), coded.indices.cast(pa.int64()))
             index = both.dictionary_encode().indices
     firsts = first_rows(index)
@@ -280,7 +280,7 @@ def _merged_times(rows: pa.Table, name: str) -> pa.Array:
 
 
 def _unless_zero(column: pa.Array) -> bytes:
-    """The values of a column; nothing when all are 0."""
+    """The values of a column as bytes; b"" when all are 0."""
     return bytes_of(column) if pc.max(column).as_py() else b""
 
 
@@ -297,13 +297,13 @@ _KNOWN: Final = (
 
 @final
 class Origin:
-    """What all messages of a write have in common."""
+    """The facts that all messages of a write share."""
 
     __slots__ = ("client_id", "exchange", "protocol", "time_us", "topic")
 
     def __init__(self, topic: str, exchange: str, client_id: str, protocol: str, time_us: int) -> None:
         self.topic = topic
-        """For rows that name none themselves."""
+        """The topic of rows without one."""
         self.exchange = exchange
         self.client_id = client_id
         self.protocol = protocol
@@ -311,7 +311,7 @@ class Origin:
 
 
 def encode_table(table: pa.Table, origin: Origin) -> "Iterator[EncodedBlock]":
-    """The rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
+    """Encode the rows of a table as blocks of moderate size. Raises Refused when they are no messages."""
     _check_columns(table.schema)
     rows = table.num_rows
     at = 0
@@ -382,7 +382,7 @@ def _sources(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> list[So
 
 
 def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
-    """Expiry and delay; returns when the first message expires, 0 when none does."""
+    """Add the columns of expiry and delay; returns the first expiry, 0 without one."""
     due = _numbers(batch, "deliver_at", pa.timestamp("us", tz="UTC"))
     if due is not None:
         columns.not_before = bytes_of(due)
@@ -401,7 +401,7 @@ def _add_times(batch: pa.RecordBatch, origin: Origin, columns: Columns) -> int:
 
 
 def _numbers(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:
-    """A column of numbers or times with 0 for null; None when it is not there or says nothing."""
+    """A column of numbers or times with 0 for null; None when it is missing or all null."""
     if name not in batch.schema.names or batch.column(name).null_count == batch.num_rows:
         return None
     column = batch.column(name)
@@ -425,7 +425,7 @@ def _add_priority(batch: pa.RecordBatch, columns: Columns) -> None:
 
 
 def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
-    """Content type and headers, as the native encoding has them: made once for all rows that have them in common."""
+    """Add content type and headers in the native encoding; equal rows are encoded once."""
     types = _binary_column(batch, "content_type").cast(pa.string()) if "content_type" in batch.schema.names else None
     headers = _headers(batch)
     keys = [_key_of_text(types)] if types is not None and types.null_count < len(types) else []
@@ -443,7 +443,7 @@ def _add_properties(batch: pa.RecordBatch, columns: Columns) -> None:
 
 
 def _headers(batch: pa.RecordBatch) -> pa.MapArray | None:
-    """The column of headers; None when it is not there, or says nothing. Raises Refused when it is no map of texts."""
+    """The column of headers; None when it is missing or all null. Raises Refused when it is no map of texts."""
     if "headers" not in batch.schema.names or pa.types.is_null(batch.column("headers").type):
         return None
     headers = batch.column("headers")
@@ -458,14 +458,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _key_of_text(texts: pa.Array) -> pa.Array:
-    """What tells the texts apart, also when something is put behind it: their length and they themselves."""
+    """A key for each text, with its length, so that joined keys stay distinct."""
     known = texts.cast(pa.large_string())
     length = pc.binary_length(known).cast(pa.large_string()).fill_null("-")
     return pc.binary_join_element_wise(length, known.fill_null(""), pa.scalar(":", pa.large_string()))
 
 
 def _key_of_headers(headers: pa.MapArray) -> pa.Array:
-    """The same for maps."""
+    """A key for each map of headers."""
     nothing = pa.scalar("", pa.large_string())
     pairs = pc.binary_join_element_wise(_key_of_text(headers.keys), _key_of_text(headers.items), nothing)
     lists = pa.LargeListArray.from_arrays(headers.offsets.cast(pa.int64()), pairs)

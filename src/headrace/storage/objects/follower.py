@@ -1,7 +1,7 @@
-"""A store followed from outside: which logs it has and where they end, exactly as of each look. Messages are not read.
+"""A store followed from outside: its logs and their ends, exactly as of each refresh. Reads no messages.
 
-The first look reads the records of all logs. The following ones read what was added to the write-ahead log since, of
-which every file is durable, and take the records of logs out of it. Files that may be gone already begin it anew.
+The first refresh reads the records of all logs. Later ones read the new files of the write-ahead log, all
+of them durable, and take the records of logs from them. If such a file may be removed already, all are read anew.
 """
 
 import struct
@@ -17,7 +17,7 @@ from headrace.storage.objects.records import LogState, decode_log
 from headrace.storage.objects.view import Admin, View, check_store
 
 _TAIL_MS: Final = 5000
-"""How long the next file of the write-ahead log may take, which is known to be there."""
+"""The timeout of reading a file of the write-ahead log that exists."""
 _VALUE: Final = 1
 _LENGTH: Final = struct.Struct(">i")
 
@@ -27,7 +27,7 @@ class StoreFollower:
     """The logs of one database."""
 
     def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
-        """Look for the first time. Raises Unavailable when there is no store of ours, and Corrupt."""
+        """Read all logs. Raises Unavailable when there is no store of ours, and Corrupt."""
         self._location = location
         self._name = name
         self._timeout_ms = timeout_ms
@@ -36,15 +36,15 @@ class StoreFollower:
         check_store(location, name, timeout_ms, clock)
         self._admin = Admin(location, name, timeout_ms, clock)
         self._view: View | None = None
-        """Shows at least all that was seen so far; None until it is needed again."""
+        """A view with at least all records seen so far; None until it is needed again."""
         self._states: dict[int, LogState] = {}
         self._ids: dict[str, int] = {}
         self._load()
 
     def refresh(self) -> None:
-        """See what was added meanwhile. Raises Unavailable and Corrupt."""
+        """Take in new records. Raises Unavailable and Corrupt."""
         last = self._last_file(self._file)
-        if self._admin.replayed() > self._file:  # asked second: a file that was gone by then is noticed here
+        if self._admin.replayed() > self._file:  # asked second, so that removed files are noticed
             self._load()
         elif last > self._file:
             try:
@@ -56,21 +56,21 @@ class StoreFollower:
         return list(self._ids)
 
     def log(self, name: str) -> tuple[int, LogState]:
-        """The id of a log, which tells it from another of its name, and its state. Raises NotFound."""
+        """The id of a log, which no other log of its name has, and its state. Raises NotFound."""
         log_id = self._ids.get(name)
         if log_id is None:
             raise NotFound(f"{self._place} has no queue {name!r}")
         return log_id, self._states[log_id]
 
     def find(self, name: str, time_us: int) -> int:
-        """The offset of the first message with at least this time, or the one behind the last."""
+        """The offset of the first message with at least this time, or the next offset if there is none."""
         log_id, state = self.log(name)
         prefix = keys.entry_prefix(keys.log_name(self._name, log_id))
         reader = StoreReader(self._seen(), self._timeout_ms)
         return reader.find(log_id, prefix, state.first_offset, state.next_offset, time_us)
 
     def checkpoint(self, name: str, lifetime_ms: int, fresh_ms: int) -> str:
-        """Have a checkpoint of this name that will be there for the time: a young one, or else one that is made now."""
+        """The id of a checkpoint of this name that lasts for the lifetime: a young one, or else a new one."""
         oldest_s = (self._clock.now_us() // 1000 - fresh_ms) // 1000
         young = [found for found, made_s in self._admin.checkpoints(name).items() if made_s >= oldest_s]
         return young[-1] if young else self._admin.create_checkpoint(name, lifetime_ms + fresh_ms)
@@ -95,7 +95,7 @@ class StoreFollower:
     # -- the write-ahead log -----------------------------------------------------------------------------------------
 
     def _last_file(self, after: int) -> int:
-        """The number of the last file there is, or `after` when none follows that one."""
+        """The number of the last file, or `after` when none follows it."""
         with translated(self._place):
             reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
             begin = function("method_slatedbwalreader_last_wal_file_id")(reader._uniffi_clone_handle(), after)
@@ -103,7 +103,7 @@ class StoreFollower:
 
     def _read_on(self, last: int) -> None:
         """Take in the records of logs up to this file."""
-        self.close()  # what was seen so far is not all that there is any more
+        self.close()  # the view lacks the new records
         with translated(self._place):
             reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
             begin = function("method_slatedbwalreader_iterator")(reader._uniffi_clone_handle(), self._file + 1)
@@ -126,10 +126,10 @@ class StoreFollower:
 
 
 def _log_rows(raw: bytes, place: str) -> dict[bytes, bytes | None]:
-    """The records of logs as one file leaves them; None where one was deleted.
+    """The records of logs after one file of the write-ahead log; None for a deleted one.
 
     The library's own form: a 1, then per row: kind, key, optional value, number, and two optional times; behind the
-    rows the number of the file. A key may be there more than once, in whatever order.
+    rows the number of the file. A key may occur several times, in any order.
     """
     unpack = _LENGTH.unpack_from
     found: dict[bytes, tuple[int, bytes | None]] = {}

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final, final
 
 from headrace.errors import Corrupt, Refused
-from headrace.storage.api import DEFINITIONS
 from headrace.storage.local.checkpoint import SUFFIX, LogEntry, tails_path
 from headrace.storage.local.disk import Disk, ReadOnlyDisk
 from headrace.storage.local.doctor.findings import (
@@ -27,7 +26,7 @@ from headrace.storage.local.doctor.segments import SegmentCheck, coverage_proble
 from headrace.storage.local.files import ReadingLock, decode_name, is_partial
 from headrace.storage.local.segment import HEADER_BYTES, segment_log_id, segment_path
 from headrace.storage.local.stored import StoredLog
-from headrace.storage.local.tables import decode_definitions, decode_table, definitions_path, table_path
+from headrace.storage.local.tables import decode_stored, stored_path
 
 _ORPHAN: Final = "look whether a copy of journal/ knows it; if not, move it away"
 _DRAFTS: Final = (".json.tmp", ".log.tmp", ".kv.tmp")
@@ -103,15 +102,10 @@ class _Examination:
             return
         used: set[Path] = set()
         for name, (generation, length) in checkpoint.tables.items():
-            is_definition = name in DEFINITIONS
-            path = definitions_path(self._root, name) if is_definition else table_path(self._root, name, generation)
+            path = stored_path(self._root, name, generation)
             used.add(path)
             try:
-                data = read_whole(self._disk, path)
-                if is_definition:
-                    decode_definitions(name, data, path, length)
-                else:
-                    decode_table(name, generation, data, length, path)
+                decode_stored(name, generation, read_whole(self._disk, path), length, path)
             except Corrupt as error:
                 self._problems.append(problem_of(error, "restore the file from a copy; without it no queue is served"))
             except (KeyError, AttributeError) as error:
