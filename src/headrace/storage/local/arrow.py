@@ -6,7 +6,7 @@ No row is handled by itself. Spark's tasks load this module without librt, so fu
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
@@ -113,47 +113,30 @@ def _batch_of(
         columns["offset"] = counting(first, first + count)
     for name in names:
         if name not in columns:
-            columns[name] = _COLUMNS[name](block, body)
+            columns[name] = _column(name, block, body)
     schema = SCHEMA if names is SCHEMA.names else pa.schema([SCHEMA.field(name) for name in names])
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=schema)
 
 
-def _timestamps(block: Layout, body: pa.Buffer) -> pa.Array:
-    return _times(body, 0, block.count)
-
-
-def _payloads(block: Layout, body: pa.Buffer) -> pa.Array:
-    return _binary(body, block.at_payload_at, block.at_payloads, block.count)
-
-
-def _expiries(block: Layout, body: pa.Buffer) -> pa.Array:
-    return _optional_times(body, block.at_expires, block.count, bool(block.columns & EXPIRES))
-
-
-def _not_before(block: Layout, body: pa.Buffer) -> pa.Array:
-    return _optional_times(body, block.at_not_before, block.count, bool(block.columns & NOT_BEFORE))
-
-
-def _priorities(block: Layout, body: pa.Buffer) -> pa.Array:
-    if block.columns & PRIORITY:
-        return pa.Array.from_buffers(pa.uint8(), block.count, [None, body.slice(block.at_priority, block.count)])
-    return pa.repeat(pa.scalar(0, pa.uint8()), block.count)
-
-
-def _properties(block: Layout, body: pa.Buffer) -> pa.Array:
+def _column(name: str, block: Layout, body: pa.Buffer) -> pa.Array:
+    """A column that does not come from the sources."""
+    count = block.count
+    if name == "timestamp":
+        return _times(body, 0, count)
+    if name == "payload":
+        return _binary(body, block.at_payload_at, block.at_payloads, count)
+    if name == "expires_at":
+        return _optional_times(body, block.at_expires, count, bool(block.columns & EXPIRES))
+    if name == "not_before":
+        return _optional_times(body, block.at_not_before, count, bool(block.columns & NOT_BEFORE))
+    if name == "priority":
+        if block.columns & PRIORITY:
+            return pa.Array.from_buffers(pa.uint8(), count, [None, body.slice(block.at_priority, count)])
+        return pa.repeat(pa.scalar(0, pa.uint8()), count)
+    assert name == "properties"
     if block.columns & PROPERTIES:
-        return _binary(body, block.at_properties_at, block.at_properties, block.count)
-    return pa.repeat(pa.scalar(b"", pa.binary()), block.count)
-
-
-_COLUMNS: Final[dict[str, Callable[[Layout, pa.Buffer], pa.Array]]] = {
-    "timestamp": _timestamps,
-    "payload": _payloads,
-    "expires_at": _expiries,
-    "not_before": _not_before,
-    "priority": _priorities,
-    "properties": _properties,
-}
+        return _binary(body, block.at_properties_at, block.at_properties, count)
+    return pa.repeat(pa.scalar(b"", pa.binary()), count)
 
 
 def _times(body: pa.Buffer, at: int, count: int) -> pa.Array:

@@ -322,7 +322,7 @@ class BlockCache:
         return segment, not trouble
 
     def cut(self, directory: Path, base: int, length: int) -> None:
-        """Remove what the checkpoint does not name: the journal has it, or it was never finished."""
+        """Remove files and bytes that the checkpoint does not name: the journal has them, or nobody finished them."""
         with _passing():
             cut_segments(self._disk, directory, base, length)
 

@@ -21,7 +21,6 @@ from headrace.storage.objects.location import (
     NOTHING,
     Batch,
     Call,
-    Function,
     Kind,
     Location,
     function,
@@ -40,17 +39,33 @@ _MIB: Final = 1 << 20
 _CANNOT_READ: Final = (native.Error.Unavailable, native.Error.Invalid)
 
 
-class Readable:
+class Caller:
+    """Begins operations of the library on one database and waits for their results."""
+
+    def __init__(self, place: str, timeout_ms: int, clock: Clock) -> None:
+        self.place = place
+        self.clock = clock
+        self._timeout_ms = timeout_ms
+
+    def call(self, kind: Kind, name: str, on: Any, *lowered: Any, doing: str = "reading", timeout_ms: int = 0) -> Any:
+        """The result of one operation on an object of the library. Raises Unavailable after the timeout, and others."""
+        timeout_ms = timeout_ms or self._timeout_ms
+        with translated(self.place):
+            call = Call(kind, function(name)(on._uniffi_clone_handle(), *lowered), self.clock)
+            if not call.wait(timeout_ms):
+                call.release()
+                raise away(self.place, doing, timeout_ms)
+            return call.result()
+
+
+class Readable(Caller):
     """An open database that can be read, by either handle of the library."""
 
     def __init__(self, kind: str, place: str, timeout_ms: int, clock: Clock) -> None:
         """`kind` names the handle in the library's functions; the subclass opens it."""
-        self.clock = clock
-        self.place = place
-        self._timeout_ms = timeout_ms
+        super().__init__(place, timeout_ms, clock)
+        self._kind = kind
         self._handle: Any = None
-        self._get: Function = function(f"method_{kind}_get")
-        self._scan: Function = function(f"method_{kind}_scan_with_options")
         self._options = {order: _scan_options(order) for order in (False, True)}
 
     def within(self, timeout_ms: int) -> Self:
@@ -60,10 +75,8 @@ class Readable:
         return impatient
 
     def get(self, key: bytes) -> bytes | None:
-        with translated(self.place):
-            begin = self._get(self._handle._uniffi_clone_handle(), lower(key))
-            raw = lift_raw(self._finish(BYTES, begin, "reading"))
-            return raw[5:] if raw[0] else None
+        raw = lift_raw(self.call(BYTES, f"method_{self._kind}_get", self._handle, lower(key)))
+        return raw[5:] if raw[0] else None
 
     def scan(self, start: bytes, end: bytes | None, reverse: bool = False, at_once: int = _ROWS) -> Iterator[list[Row]]:
         """The rows from `start` up to but not including `end`, in runs of up to `at_once`."""
@@ -78,16 +91,11 @@ class Readable:
         """The rows in the library's own form. The iterator has no end: stop after fewer rows than `at_once`."""
         if end is not None and start >= end:
             return
-        with translated(self.place):
-            bounds = lower_raw(_range(start, end))
-            options = lower_raw(self._options[reverse])
-            begin = self._scan(self._handle._uniffi_clone_handle(), bounds, options)
-            iterator = native._UniffiFfiConverterTypeDbIterator.lift(self._finish(HANDLE, begin, "reading"))
+        bounds, options = lower_raw(_range(start, end)), lower_raw(self._options[reverse])
+        found = self.call(HANDLE, f"method_{self._kind}_scan_with_options", self._handle, bounds, options)
+        iterator = native._UniffiFfiConverterTypeDbIterator.lift(found)
         while True:
-            with translated(self.place):
-                begin = function("method_dbiterator_next_batch")(iterator._uniffi_clone_handle(), at_once)
-                raw = lift_raw(self._finish(BYTES, begin, "reading"))
-            yield raw
+            yield lift_raw(self.call(BYTES, "method_dbiterator_next_batch", iterator, at_once))
 
     def scan_prefix(self, prefix: bytes, at_once: int = _ROWS) -> Iterator[Row]:
         """All rows whose keys begin with the prefix."""
@@ -99,18 +107,6 @@ class Readable:
         for found in self.scan(start, end, reverse=True, at_once=1):
             return found[0]
         return None
-
-    def _finish(self, kind: Kind, future: int, doing: str) -> Any:
-        return finish(kind, future, self.place, doing, self._timeout_ms, self.clock)
-
-
-def finish(kind: Kind, future: int, place: str, doing: str, timeout_ms: int, clock: Clock) -> Any:
-    """The result of an operation. Raises Unavailable after the timeout, and the library's errors."""
-    call = Call(kind, future, clock)
-    if not call.wait(timeout_ms):
-        call.release()
-        raise away(place, doing, timeout_ms)
-    return call.result()
 
 
 def away(place: str, doing: str, timeout_ms: int) -> Unavailable:
@@ -248,8 +244,8 @@ class Database(Readable):
             builder.with_settings(_settings(location, tuning))
             cache = native.FoyerCacheOptions(max_capacity=tuning.cache_bytes, shards=4)
             builder.with_db_cache(native.DbCache.new_foyer_cache(cache), 0)
-            begin = function("method_dbbuilder_build")(builder._uniffi_clone_handle())
-            self._handle = native._UniffiFfiConverterTypeDb.lift(self._finish(HANDLE, begin, "opening"))
+        opened = self.call(HANDLE, "method_dbbuilder_build", builder, doing="opening")
+        self._handle = native._UniffiFfiConverterTypeDb.lift(opened)
 
     def check(self) -> None:
         """Raises Fenced when another process owns the database now, and Fatal when it failed."""
@@ -299,11 +295,12 @@ class Database(Readable):
 
 def remove(location: Location, name: str, clock: Clock, timeout_ms: int) -> None:
     """Delete a database with everything in it. Raises Unavailable."""
-    with translated(location.describe(name)):
+    place = location.describe(name)
+    with translated(place):
         admin = native.AdminBuilder(location.path(name), location.store).build()
-        confirmed = native._UniffiFfiConverterBoolean.lower(True)
-        begin = function("method_admin_delete_db")(admin._uniffi_clone_handle(), confirmed)
-        lift_raw(finish(BYTES, begin, location.describe(name), "deleting", timeout_ms, clock))
+    confirmed = native._UniffiFfiConverterBoolean.lower(True)
+    caller = Caller(place, timeout_ms, clock)
+    lift_raw(caller.call(BYTES, "method_admin_delete_db", admin, confirmed, doing="deleting"))
     if location.directory:
         _remove_directories(Path(location.directory, location.path(name)))
 

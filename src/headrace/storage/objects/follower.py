@@ -5,13 +5,13 @@ of them durable, and take the records of logs from them. If such a file may be r
 """
 
 import struct
-from typing import Final, final
+from typing import Any, Final, final
 
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, NotFound
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import finish, translated
-from headrace.storage.objects.location import BYTES, HANDLE, Location, function, lift_raw, native
+from headrace.storage.objects.database import Caller, translated
+from headrace.storage.objects.location import BYTES, HANDLE, Location, lift_raw, native
 from headrace.storage.objects.log import StoreReader
 from headrace.storage.objects.records import LogState, decode_log
 from headrace.storage.objects.view import Admin, View, check_store
@@ -23,16 +23,14 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 @final
-class StoreFollower:
+class StoreFollower(Caller):
     """The logs of one database."""
 
     def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
         """Read all logs. Raises Unavailable when there is no store of ours, and Corrupt."""
+        super().__init__(location.describe(name), timeout_ms, clock)
         self._location = location
         self._name = name
-        self._timeout_ms = timeout_ms
-        self._clock = clock
-        self._place = location.describe(name)
         check_store(location, name, timeout_ms, clock)
         self._admin = Admin(location, name, timeout_ms, clock)
         self._view: View | None = None
@@ -59,7 +57,7 @@ class StoreFollower:
         """The id of a log, which no other log of its name has, and its state. Raises NotFound."""
         log_id = self._ids.get(name)
         if log_id is None:
-            raise NotFound(f"{self._place} has no queue {name!r}")
+            raise NotFound(f"{self.place} has no queue {name!r}")
         return log_id, self._states[log_id]
 
     def find(self, name: str, time_us: int) -> int:
@@ -71,7 +69,7 @@ class StoreFollower:
 
     def checkpoint(self, name: str, lifetime_ms: int, fresh_ms: int) -> str:
         """The id of a checkpoint of this name that lasts for the lifetime: a young one, or else a new one."""
-        oldest_s = (self._clock.now_us() // 1000 - fresh_ms) // 1000
+        oldest_s = (self.clock.now_us() // 1000 - fresh_ms) // 1000
         young = [found for found, made_s in self._admin.checkpoints(name).items() if made_s >= oldest_s]
         return young[-1] if young else self._admin.create_checkpoint(name, lifetime_ms + fresh_ms)
 
@@ -89,32 +87,29 @@ class StoreFollower:
 
     def _seen(self) -> View:
         if self._view is None:
-            self._view = View(self._location, self._name, self._timeout_ms, self._clock)
+            self._view = View(self._location, self._name, self._timeout_ms, self.clock)
         return self._view
 
     # -- the write-ahead log -----------------------------------------------------------------------------------------
 
     def _last_file(self, after: int) -> int:
         """The number of the last file, or `after` when none follows it."""
-        with translated(self._place):
-            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
-            begin = function("method_slatedbwalreader_last_wal_file_id")(reader._uniffi_clone_handle(), after)
-            return int(finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock))
+        return int(self.call(HANDLE, "method_slatedbwalreader_last_wal_file_id", self._wal_reader(), after))
 
     def _read_on(self, last: int) -> None:
         """Take in the records of logs up to this file."""
         self.close()  # the view lacks the new records
-        with translated(self._place):
-            reader = native.SlateDbWalReader(self._location.path(self._name), self._location.store)
-            begin = function("method_slatedbwalreader_iterator")(reader._uniffi_clone_handle(), self._file + 1)
-            handle = finish(HANDLE, begin, self._place, "reading", self._timeout_ms, self._clock)
-            iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
-            while self._file < last:
-                begin = function("method_slatedbwaliterator_next")(iterator._uniffi_clone_handle())
-                raw = lift_raw(finish(BYTES, begin, self._place, "reading", _TAIL_MS, self._clock))
-                for key, value in _log_rows(raw, self._place).items():
-                    self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
-                self._file = int.from_bytes(raw[-8:], "big")
+        handle = self.call(HANDLE, "method_slatedbwalreader_iterator", self._wal_reader(), self._file + 1)
+        iterator = native._UniffiFfiConverterTypeSlateDbWalIterator.lift(handle)
+        while self._file < last:
+            raw = lift_raw(self.call(BYTES, "method_slatedbwaliterator_next", iterator, timeout_ms=_TAIL_MS))
+            for key, value in _log_rows(raw, self.place).items():
+                self._apply(keys.log_id(key), None if value is None else decode_log(value, keys.describe(key)))
+            self._file = int.from_bytes(raw[-8:], "big")
+
+    def _wal_reader(self) -> Any:
+        with translated(self.place):
+            return native.SlateDbWalReader(self._location.path(self._name), self._location.store)
 
     def _apply(self, log_id: int, state: LogState | None) -> None:
         before = self._states.pop(log_id, None)

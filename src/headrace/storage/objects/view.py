@@ -9,8 +9,8 @@ from typing import Any, Final, final
 from headrace.clock import Clock
 from headrace.errors import Corrupt, HeadraceError, Unavailable
 from headrace.storage.objects import keys
-from headrace.storage.objects.database import Readable, finish, translated
-from headrace.storage.objects.location import BYTES, HANDLE, NOTHING, Location, function, groups, native
+from headrace.storage.objects.database import Caller, Readable, translated
+from headrace.storage.objects.location import BYTES, HANDLE, NOTHING, Location, groups, native
 from headrace.storage.objects.records import LogState, decode_instance, decode_log
 
 _MIB: Final = 1 << 20
@@ -45,8 +45,8 @@ class View(Readable):
         try:
             with translated(self.place):
                 builder = _builder(location.path(name), location.store, checkpoint, tables_only)
-                begin = function("method_dbreaderbuilder_build")(builder._uniffi_clone_handle())
-                self._handle = native._UniffiFfiConverterTypeDbReader.lift(self._finish(HANDLE, begin, "opening"))
+            opened = self.call(HANDLE, "method_dbreaderbuilder_build", builder, doing="opening")
+            self._handle = native._UniffiFfiConverterTypeDbReader.lift(opened)
         except Corrupt as error:
             raise self._refusal(Admin(location, name, timeout_ms, clock), error, checkpoint) from error
         try:
@@ -66,10 +66,8 @@ class View(Readable):
 
     def close(self) -> None:
         """Close the view."""
-        begin = function("method_dbreader_shutdown")(self._handle._uniffi_clone_handle())
         try:
-            with translated(self.place):
-                self._finish(NOTHING, begin, "closing")
+            self.call(NOTHING, "method_dbreader_shutdown", self._handle, doing="closing")
         except HeadraceError:
             return  # a reader has nothing to lose
 
@@ -103,13 +101,11 @@ class View(Readable):
 
 
 @final
-class Admin:
+class Admin(Caller):
     """The manifest and the checkpoints of a database, without opening it."""
 
     def __init__(self, location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
-        self.place = location.describe(name)
-        self._timeout_ms = timeout_ms
-        self._clock = clock
+        super().__init__(location.describe(name), timeout_ms, clock)
         with translated(self.place):
             self._native = native.AdminBuilder(location.path(name), location.store).build()
 
@@ -128,7 +124,7 @@ class Admin:
     def checkpoints(self, name: str | None = None) -> dict[str, int]:
         """The ids of checkpoints, all or those of a name, with the time of each in seconds."""
         lowered = native._UniffiFfiConverterOptionalString.lower(name)
-        raw = self._call(BYTES, "list_checkpoints", lowered)
+        raw = self._ask(BYTES, "list_checkpoints", lowered)
         found = native._UniffiFfiConverterSequenceTypeCheckpoint.lift(raw)
         return {each.id: int(each.create_time_secs) for each in found}
 
@@ -136,20 +132,18 @@ class Admin:
         """Keep the current tables from being removed for this time. Returns the checkpoint's id."""
         options = native.CheckpointOptions(lifetime_ms=lifetime_ms, source=None, name=name)
         lowered = native._UniffiFfiConverterTypeCheckpointOptions.lower(options)
-        raw = self._call(BYTES, "create_detached_checkpoint", lowered)
+        raw = self._ask(BYTES, "create_detached_checkpoint", lowered)
         return str(native._UniffiFfiConverterTypeCheckpointCreateResult.lift(raw).id)
 
     def delete_checkpoint(self, checkpoint: str) -> None:
-        self._call(NOTHING, "delete_checkpoint", native._UniffiFfiConverterString.lower(checkpoint))
+        self._ask(NOTHING, "delete_checkpoint", native._UniffiFfiConverterString.lower(checkpoint))
 
     def _manifest(self) -> Any:
         lowered = native._UniffiFfiConverterOptionalUInt64.lower(None)
-        return native._UniffiFfiConverterOptionalTypeVersionedManifest.lift(self._call(BYTES, "read_manifest", lowered))
+        return native._UniffiFfiConverterOptionalTypeVersionedManifest.lift(self._ask(BYTES, "read_manifest", lowered))
 
-    def _call(self, kind: Any, name: str, lowered: Any) -> Any:
-        with translated(self.place):
-            begin = function(f"method_admin_{name}")(self._native._uniffi_clone_handle(), lowered)
-            return finish(kind, begin, self.place, "reading", self._timeout_ms, self._clock)
+    def _ask(self, kind: Any, name: str, lowered: Any) -> Any:
+        return self.call(kind, f"method_admin_{name}", self._native, lowered)
 
 
 def check_store(location: Location, name: str, timeout_ms: int, clock: Clock) -> None:
