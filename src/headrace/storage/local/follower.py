@@ -45,15 +45,6 @@ Rows = tuple[int, Block, int, int]
 """The offset of the first message, the block, and the range of its rows."""
 
 
-def span_blocks(span: Span, log_id: int, disk: Disk) -> Iterator[Rows]:
-    """Read the messages of one span."""
-    reader = SpanReader(log_id, disk)
-    try:
-        yield from reader.rows(span)
-    finally:
-        reader.close()
-
-
 @final
 class SpanReader:
     """Reads spans of one log, with one file open at a time."""
@@ -202,9 +193,10 @@ class FollowedSegments:
         for at, (base, path) in enumerate(found):
             behind = found[at + 1][0] if at + 1 < len(found) else entry.next
             if base < stop and behind > start:
-                segment = self._segments.setdefault((log.id, base), Segment(path, base))
+                segment = self._segments.get((log.id, base)) or Segment(path, base)
                 with opened_to_read(self._disk, path) as fd:
                     segment.learn(self._disk, fd, log.id, entry.segment_length if base == entry.segment else -1)
+                self._segments[log.id, base] = segment
                 segments.append(segment)
         return segments
 
@@ -345,7 +337,7 @@ class Follower:
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         """Raises Unavailable when there is no data directory, and Corrupt when its checkpoint is damaged."""
         self._root = root
-        self.disk = self._disk = disk or ReadOnlyDisk(Disk())
+        self._disk = disk or ReadOnlyDisk(Disk())
         self._journal = FollowedJournal(root / "journal", self._disk)
         self._segments = FollowedSegments(self._disk)
         self._signature: tuple[int, int, int] = (0, 0, 0)
@@ -429,12 +421,16 @@ class Follower:
         raise Unavailable(f"queue {name!r} changes faster than it can be searched; try again") from moved
 
     def _find(self, log: StoredLog, timestamp_us: int) -> int:
-        for span in self._spans_reaching(log, timestamp_us):
-            for base, block, first, last in span_blocks(span, log.id, self._disk):
-                times = block.timestamps()
-                for row in range(first, last):
-                    if times[row] >= timestamp_us:
-                        return base + row - first
+        reader = SpanReader(log.id, self._disk)
+        try:
+            for span in self._spans_reaching(log, timestamp_us):
+                for base, block, first, last in reader.rows(span):
+                    times = block.timestamps()
+                    for row in range(first, last):
+                        if times[row] >= timestamp_us:
+                            return base + row - first
+        finally:
+            reader.close()
         return log.next
 
     def _spans_reaching(self, log: StoredLog, timestamp_us: int) -> Iterator[Span]:
