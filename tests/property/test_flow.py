@@ -17,7 +17,7 @@ from headrace.core.routing.exchange import Binding, Exchange
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, Refused, Unavailable
 from headrace.model import Message, Source
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.staging import encoded
 from tests.house import House, Inbox
 from tests.listeners import Listener

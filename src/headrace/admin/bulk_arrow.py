@@ -43,7 +43,7 @@ def encode_copies(table: "pa.Table") -> tuple[str, bytes]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from headrace.storage.local.block_arrow import bytes_of
+    from headrace.storage.local.arrow import bytes_of
 
     if set(table.schema.names) != {"offset", "queue"} or not pa.types.is_int64(table.schema.field("offset").type):
         raise BadRequest("a part of copies has the columns offset, whole numbers of 64 bits, and queue, and no others")
@@ -343,7 +343,7 @@ def _by_queue(table: "pa.Table", column: str) -> "tuple[pa.Table, list[str], byt
     coded = table.column(column).combine_chunks().dictionary_encode()
     if coded.null_count:
         raise BadRequest(f"the column {column!r} is null in some row; it must name the row's queue")
-    from headrace.storage.local.block_arrow import bytes_of
+    from headrace.storage.local.arrow import bytes_of
 
     names: list[str] = coded.dictionary.to_pylist()
     return _with_topics(table, column).drop_columns([column]), names, bytes_of(coded.indices) if names else b""

@@ -10,7 +10,8 @@ from headrace.errors import Corrupt, NotFound, Truncated, Unavailable
 from headrace.spark.options import ReadOptions
 from headrace.spark.partitioning import check_loss
 from headrace.spark.place import Piece, Place, QueuePartition
-from headrace.storage.local.follower import Follower, Span, SpanReader
+from headrace.storage.local.follower import Follower, SpanReader
+from headrace.storage.local.stored import Span
 
 _ATTEMPTS: Final = 5
 _HOST_SEPARATOR: Final = "\0"
@@ -115,7 +116,7 @@ class Directory(Place):
 
 
 def _read_pieces(pieces: list[Piece], names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    from headrace.storage.local.block_arrow import span_batches
+    from headrace.storage.local.arrow import span_batches
 
     reader: SpanReader | None = None
     try:

@@ -9,9 +9,8 @@ from headrace.model import Message
 from headrace.storage.api import Append, Commit, Done
 from headrace.storage.group_state import Transition
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block, write_run
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.record_writing import write_run
 from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
 Cut = tuple[LocalLog, int]

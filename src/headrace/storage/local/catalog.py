@@ -10,9 +10,8 @@ from typing import final
 from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut, Staged
-from headrace.storage.local.block_coding import decode_messages
-from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
+from headrace.storage.local.encoding import decode_messages, write_step, write_truncate
 from headrace.storage.local.flusher import Job, RemoveSegments, RemoveTree
 from headrace.storage.local.group_files import group_key
 from headrace.storage.local.log import MERGE_ROWS, MESSAGE_BYTES, LocalGroup, LocalLog, Memory
@@ -28,7 +27,7 @@ from headrace.storage.local.record import (
     encode_drop_log,
     encode_put,
 )
-from headrace.storage.local.record_writing import write_step, write_truncate
+from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.tables import Table
 
 

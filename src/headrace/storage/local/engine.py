@@ -11,7 +11,6 @@ from headrace.clock import Clock, SystemClock
 from headrace.errors import Corrupt, Fatal, HeadraceError, Refused, Unavailable
 from headrace.storage.api import Commit, Done, Engine, Log, Wake, check_commit
 from headrace.storage.local.batch import Batch, Staged, batch_of
-from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.catalog import Catalog
 from headrace.storage.local.disk import Disk, is_full, is_out_of_files
 from headrace.storage.local.files import DirectoryLock
@@ -19,6 +18,7 @@ from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
 from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
+from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
 from headrace.storage.local.upkeep import Upkeep
 from headrace.storage.local.writer import Synced, SyncFailure, Write, Writer

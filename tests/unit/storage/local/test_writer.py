@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 from headrace.clock import ManualClock
 from headrace.storage.local.block import Block
-from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.encoding import encode_block
 from headrace.storage.local.journal import PAGE, Journal, Position
 from headrace.storage.local.record import encode_put
 from headrace.storage.local.writer import Report, Write, Writer
