@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from headrace.config.replication import is_name, meant
-from headrace.exits import EXIT_PROBLEMS as EXIT_PROBLEMS
-from headrace.exits import EXIT_USAGE as EXIT_USAGE
+from headrace.process import EXIT_PROBLEMS as EXIT_PROBLEMS
+from headrace.process import EXIT_USAGE as EXIT_USAGE
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, final
 
-from headrace.children import python
 from headrace.demo.clients import AmqpClient, MqttPublisher
 from headrace.demo.traffic import Sensors, Shop
 from headrace.errors import Unavailable
+from headrace.process import python
 
 _CONFIGURATION: Final = """\
 log: {level: warning}
