@@ -1,4 +1,4 @@
-"""Pipeline `report`: what went through queues in a period, as tables, plots and one page.
+"""Pipeline `report`: the traffic of queues in a period, as tables, plots and one page.
 
 <report>/index.html             everything on one page that needs no other file
 <report>/tables/NAME.parquet    the numbers
@@ -18,15 +18,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from headrace.errors import Refused
 from headrace.spark.client import Client
 from headrace.spark.options import read_options
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.progress import reason_of
+from headrace.spark.pipelines.run import refusals
 
 COLOURS: Final = ("#2563eb", "#f59e0b", "#10b981", "#ef4444", "#8b5cf6", "#14b8a6", "#ec4899", "#64748b")
 MOST_LINES: Final = len(COLOURS)
@@ -35,7 +33,7 @@ _GRID: Final = "#e2e8f0"
 
 
 def draw(tables: Mapping[str, pd.DataFrame], directory: Path) -> dict[str, str]:
-    """Draw every plot there are numbers for, as SVG and PNG files; returns the SVG texts by name."""
+    """Draw every plot that has data, as SVG and PNG files; return the SVG texts by name."""
     from matplotlib import rc_context
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,7 +71,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _lines(axes: Axes, table: pd.DataFrame) -> float:
-    """Messages a second over time, a line per queue; the busiest have one of their own."""
+    """Plot messages a second over time, a line for each of the busiest queues."""
     busiest = table.groupby("queue")["messages"].sum().sort_values(ascending=False).index[:MOST_LINES]
     times = pd.date_range(table["start"].min(), table["start"].max(), freq=_step(table))
     for colour, queue in zip(COLOURS, busiest, strict=False):
@@ -88,7 +86,7 @@ def _lines(axes: Axes, table: pd.DataFrame) -> float:
 
 
 def _step(table: pd.DataFrame) -> pd.Timedelta:
-    """How wide the pieces are, as the table shows it: messages by messages a second."""
+    """Return the width of the pieces: messages divided by messages a second."""
     row = table.iloc[0]
     return pd.Timedelta(seconds=round(row["messages"] / row["per_second"]))
 
@@ -130,7 +128,7 @@ def _retries(axes: Axes, table: pd.DataFrame) -> float:
 
 
 def _spread(axes: Axes, labels: list[str], table: pd.DataFrame, unit: str) -> float:
-    """From the median over 95 and 99 of a hundred to the largest, a row each."""
+    """Plot median, 95 %, 99 % and maximum, a row each."""
     names = [f"p50_{unit}", f"p95_{unit}", f"p99_{unit}", f"most_{unit}"]
     places = range(len(labels))
     for place, (_, row) in zip(places, table.iterrows(), strict=True):
@@ -217,7 +215,7 @@ def write_page(
     messages: int,
     now: datetime,
 ) -> None:
-    """Write the page in one go."""
+    """Replace the page in one step."""
     made = now.strftime("%Y-%m-%d %H:%M:%S UTC")
     sections = "".join(
         _section(heading, plots.get(plot), tables.get(table), text) for heading, plot, table, text in _SECTIONS
@@ -290,7 +288,7 @@ def _size(count: int) -> str:
 
 
 BUCKETS: Final = 60
-"""The period is cut into at most so many equal pieces."""
+"""The most equal pieces of the period."""
 _WIDTHS: Final = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400, 604_800)
 _GROUP_COLUMNS: Final = (
     "queue", "name", "mode", "lag", "ready", "pending", "consumers", "delivered", "redelivered", "acknowledged",
@@ -301,7 +299,7 @@ _MANY: Final = 1000
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """What a report is about: queues, and a period of the messages' times."""
+    """The settings of a report: queues, and a period of message times."""
 
     endpoint: Endpoint
     queues: str
@@ -310,12 +308,12 @@ class ReportSettings:
     """A time such as `2026-01-31T12:00:00Z`, an offset, or earliest."""
     ending: str = "latest"
     topics: int = 20
-    """How many of the hottest topics are shown."""
+    """The number of hot topics to show."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The tables of a report, by name, and the period they are about."""
+    """The tables of a report by name, and its period."""
 
     tables: Mapping[str, pd.DataFrame]
     first: datetime | None
@@ -325,15 +323,13 @@ class Report:
 
 
 def run_report(spark: SparkSession, settings: ReportSettings) -> Report:
-    """Write the report; one that is there already is replaced. Raises Refused when it cannot be made."""
+    """Write the report, in place of an older one. Raises Refused."""
     now = datetime.now(UTC)
-    try:
+    with refusals("the report cannot be made"):
         frame = _messages(spark, settings)
         (period,) = frame.agg(F.min("timestamp"), F.max("timestamp"), F.count("*")).collect()
         first, last, messages = _aware(period[0]), _aware(period[1]), int(period[2])
         tables = _tables(frame, settings, now, first, last)
-    except PySparkException as error:
-        raise Refused(f"the report cannot be made: {reason_of(error)}") from error
     _write_tables(settings.directory / "tables", tables)
     plots = draw(tables, settings.directory / "plots")
     page = settings.directory / "index.html"
@@ -343,7 +339,7 @@ def run_report(spark: SparkSession, settings: ReportSettings) -> Report:
 
 
 def _messages(spark: SparkSession, settings: ReportSettings) -> DataFrame:
-    """What all tables are made of, read once."""
+    """Return the columns of all tables, read once."""
     options = {"includeHeaders": "true", "startingOffsets": settings.starting, "endingOffsets": settings.ending}
     frame = settings.endpoint.read(spark, settings.queues, **options)
     headers = F.col("headers")
@@ -399,7 +395,7 @@ def _quantiles(grouped: "object", column: "object", name: str) -> DataFrame:
 
 
 def _waiting(frame: DataFrame, groups: pd.DataFrame, now: datetime) -> pd.DataFrame:
-    """For how long the messages that a group has not finished have been in its queue."""
+    """Return the age of the unsettled messages of each group."""
     columns = ["queue", "group", "messages", "p50_seconds", "p95_seconds", "p99_seconds", "most_seconds"]
     rows: list[pd.DataFrame] = []
     age = F.lit(now.timestamp()) - F.unix_micros("timestamp") / 1_000_000
@@ -415,9 +411,9 @@ def _waiting(frame: DataFrame, groups: pd.DataFrame, now: datetime) -> pd.DataFr
 
 
 def _groups(settings: ReportSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """How far groups are and how often they had to be tried again, and the attempts of what is under way.
+    """Return the progress and retries of groups, and the attempts of their claimed messages.
 
-    Only a broker knows; of a data directory both are empty.
+    Only a broker knows them; both are empty for a data directory.
     """
     groups: list[dict[str, object]] = []
     pending: list[dict[str, object]] = []
@@ -447,7 +443,7 @@ def _items(client: Client, path: str) -> list[dict[str, object]]:
 
 
 def bucket_seconds(first: datetime | None, last: datetime | None) -> int:
-    """How wide the pieces of a period are."""
+    """Return the width of the pieces of a period."""
     whole = (last - first) if first is not None and last is not None else timedelta()
     return next((width for width in _WIDTHS if whole.total_seconds() / width <= BUCKETS), _WIDTHS[-1])
 
@@ -460,7 +456,7 @@ def _write_tables(directory: Path, tables: Mapping[str, pd.DataFrame]) -> None:
 
 def _pandas(frame: DataFrame) -> pd.DataFrame:
     found: pd.DataFrame = frame.toPandas()
-    found.attrs = {}  # through Connect it has figures of the query, which no file can keep
+    found.attrs = {}  # through Connect it has query metrics, which Parquet cannot store
     return found
 
 
