@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.output import examples, fail, line
-from headrace.demo.stage import Stage
+from headrace.demo.demo import Demo
 from headrace.errors import HeadraceError
 from headrace.process import EXIT_PROBLEMS
 
@@ -24,8 +24,8 @@ def demo(
     Ctrl-C ends it and leaves nothing behind.
     """
     console = Console()
-    stage = Stage(lambda text: line(console, text), seconds, spark)
+    run = Demo(lambda text: line(console, text), seconds, spark)
     try:
-        asyncio.run(stage.run())
+        asyncio.run(run.run())
     except HeadraceError as error:
         fail(str(error), EXIT_PROBLEMS)

@@ -172,16 +172,14 @@ def _print_store(report: "StoreReport", console: Console) -> None:
         )
         for log in report.logs
     ]
-    if queues:
-        console.print(_queue_table(queues))
-    if any(queue.groups for queue in queues):
-        console.print(_group_table(queues))
+    _print_queues(queues, console)
     for number, problem in enumerate(report.problems, start=1):
         line(console, f"{number}. {problem}")
     messages = sum(queue.messages for queue in queues)
-    said = f"{count(len(queues), 'log')} with {count(messages, 'message')}"
-    clean = not report.problems
-    line(console, f"{'no' if clean else len(report.problems)} problems in {said}", style="green" if clean else "red")
+    where = f"{count(len(queues), 'log')} with {count(messages, 'message')}"
+    is_clean = not report.problems
+    found = "no" if is_clean else len(report.problems)
+    line(console, f"{found} problems in {where}", style="green" if is_clean else "red")
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -189,15 +187,21 @@ def _print_store(report: "StoreReport", console: Console) -> None:
 
 def _print_report(report: Report, console: Console) -> None:
     """Print the queues, the journal, and every problem with file, position and remedy."""
-    if report.queues:
-        console.print(_queue_table(report.queues))
-    if any(queue.groups for queue in report.queues):
-        console.print(_group_table(report.queues))
+    _print_queues(report.queues, console)
     line(console, _journal(report))
     problems = report.all_problems()
     for number, problem in enumerate(problems, start=1):
-        _print_problem(number, problem, console)
+        line(console, f"{number}. {problem.file} at byte {problem.position}", style="bold")
+        line(console, f"   {problem.what}")
+        line(console, f"   to do: {problem.remedy}")
     line(console, _verdict(report, problems), style="green" if report.is_clean else "red")
+
+
+def _print_queues(queues: list[QueueRow], console: Console) -> None:
+    if queues:
+        console.print(_queue_table(queues))
+    if any(queue.groups for queue in queues):
+        console.print(_group_table(queues))
 
 
 def _queue_table(queues: list[QueueRow]) -> Table:
@@ -243,12 +247,6 @@ def _journal(report: Report) -> str:
         f"journal: {count(journal.files, 'file')}, {decimal(journal.size_bytes)}; the next start replays "
         f"{count(journal.replayed_commits, 'commit')} with {count(journal.replayed_messages, 'message')}"
     )
-
-
-def _print_problem(number: int, problem: Problem, console: Console) -> None:
-    line(console, f"{number}. {problem.file} at byte {problem.position}", style="bold")
-    line(console, f"   {problem.what}")
-    line(console, f"   to do: {problem.remedy}")
 
 
 def _verdict(report: Report, problems: list[Problem]) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from headrace.errors import NotFound, Truncated, Unavailable
 from headrace.spark.client import Client
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import Piece, Place, QueuePartition, check_loss
+from headrace.spark.place import Piece, Place, QueuePartition, check_loss, rows_per_piece
 
 _LOOK_SECONDS: Final = 0.02
 """Shortest time between two questions to the broker; an idle Spark asks every 10 ms. Questions in between wait: an old
@@ -63,7 +63,7 @@ class BrokerPlace(Place):
         if start >= stop:
             return []
         per_message = max(1, self._queues[queue][2] // max(1, following - first))
-        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
         return [
             Piece(at, min(stop, at + rows), per_message * (min(stop, at + rows) - at))
             for at in range(start, stop, rows)

@@ -22,8 +22,7 @@ from headrace.spark.options import EARLIEST, Position, ReadOptions
 from headrace.storage.frame import FRAME, HEADERS
 
 _HANDY_BYTES: Final = 1 << 20
-HOST_SEPARATOR: Final = "\0"
-"""Separates a virtual host from a queue in the name of a log."""
+_HOST_SEPARATOR: Final = "\0"
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -113,6 +112,11 @@ def _share(least: int, pieces: Sequence[Piece], total_bytes: int) -> int:
     return -(-least * sum(piece.size_bytes for piece in pieces) // total_bytes)
 
 
+def rows_per_piece(rows: int, bytes_per_row: int, most_bytes: int, options: ReadOptions) -> int:
+    """Return the size of pieces where a place has no blocks: within the bytes, and enough pieces for the options."""
+    return max(1, min(most_bytes // bytes_per_row, -(-rows // options.min_partitions)))
+
+
 def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
     """Return the next offset to read, of a queue that begins at `first`, after `wanted` may have gone.
 
@@ -126,15 +130,6 @@ def check_loss(is_loss: bool, queue: str, wanted: int, first: int) -> int:
             f"Start anew from earliest, or set option failOnDataLoss=false to read on at {first}"
         )
     return first
-
-
-def check_deleted(options: ReadOptions, partition: QueuePartition, at: int) -> None:
-    """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
-    if options.fail_on_data_loss:
-        raise Truncated(
-            f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
-            f"option failOnDataLoss=false reads on without them"
-        )
 
 
 def grouped(pieces: Sequence[Piece], most_bytes: int, least_groups: int = 1) -> list[tuple[Piece, ...]]:
@@ -253,6 +248,46 @@ class Place(ABC):
         if position.word:
             return first if position.word == EARLIEST else following
         return self.find(queue, position.time_us)
+
+
+class StoredPlace(Place):
+    """A place that tasks read without a broker. The name of a log begins with its virtual host, unless that is `/`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._prefix = "" if options.vhost == "/" else options.vhost + _HOST_SEPARATOR
+
+    @abstractmethod
+    def _logs(self) -> list[str]:
+        """Return the names of all logs."""
+
+    @abstractmethod
+    def _batches(self, partition: QueuePartition, names: Sequence[str]) -> "Iterator[pa.RecordBatch]":
+        """Yield every message of a partition exactly once, in these stored columns."""
+
+    def names(self) -> list[str]:
+        prefix = self._prefix
+        names = [name[len(prefix) :] for name in self._logs() if name.startswith(prefix)]
+        return [name for name in names if _HOST_SEPARATOR not in name]
+
+    def read(self, partition: QueuePartition) -> "Iterator[pa.RecordBatch]":
+        from headrace.spark.properties import read_properties  # only tasks read
+        from headrace.storage.frame import Frame
+
+        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
+        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+        for found in self._batches(partition, stored):
+            rows = partition.filters.rows(found)
+            if rows.num_rows:
+                yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
+
+    def check_deleted(self, partition: QueuePartition, at: int) -> None:
+        """Accept that the queue of a partition was deleted while it was read, or raise Truncated."""
+        if self._options.fail_on_data_loss:
+            raise Truncated(
+                f"queue {partition.queue!r} was deleted while offsets {at} to {partition.stop} of it were read; "
+                f"option failOnDataLoss=false reads on without them"
+            )
 
 
 def open_place(options: ReadOptions) -> Place:

@@ -5,7 +5,7 @@ removes meanwhile. They read younger messages from the current tables.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 import pyarrow as pa
@@ -13,9 +13,7 @@ import pyarrow as pa
 from headrace.clock import SystemClock
 from headrace.errors import Corrupt, Unavailable
 from headrace.spark.options import ReadOptions
-from headrace.spark.place import HOST_SEPARATOR, Piece, Place, QueuePartition, check_deleted, check_loss
-from headrace.spark.properties import read_properties
-from headrace.storage.frame import Frame
+from headrace.spark.place import Piece, QueuePartition, StoredPlace, check_loss, rows_per_piece
 from headrace.storage.objects.columns import ColumnReader
 from headrace.storage.objects.follower import StoreFollower
 from headrace.storage.objects.location import Location
@@ -33,16 +31,15 @@ _ATTEMPTS: Final = 5
 
 
 @final
-class Store(Place):
+class Store(StoredPlace):
     """One replication group of a store, read from outside."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._url = options.store or f"file://{options.directory}"
         self._location = Location(self._url, create=False)
         self._group = options.replication_group
         self._clock = SystemClock()
-        self._prefix = "" if options.vhost == "/" else options.vhost + HOST_SEPARATOR
         self._follower: StoreFollower | None = None
         self._looked = -1.0
         self._views: dict[str, View] = {}
@@ -58,31 +55,29 @@ class Store(Place):
 
     def refresh(self) -> None:
         if self._follower is None:
-            self._seen()
+            self._opened()
             return
         time.sleep(max(0.0, self._looked + _LOOK_SECONDS - time.monotonic()))
         self._follower.refresh()
         self._looked = time.monotonic()
 
-    def names(self) -> list[str]:
-        prefix = self._prefix
-        names = [name[len(prefix) :] for name in self._seen().names() if name.startswith(prefix)]
-        return [name for name in names if HOST_SEPARATOR not in name]
+    def _logs(self) -> list[str]:
+        return list(self._opened().names())
 
     def bounds(self, queue: str) -> tuple[int, int]:
-        _, state = self._seen().log(self._prefix + queue)
+        _, state = self._opened().log(self._prefix + queue)
         return state.first_offset, state.next_offset
 
     def find(self, queue: str, timestamp_us: int) -> int:
-        return self._seen().find(self._prefix + queue, timestamp_us)
+        return self._opened().find(self._prefix + queue, timestamp_us)
 
     def pieces(self, queue: str, start: int, stop: int, most_bytes: int) -> list[Piece]:
-        log_id, state = self._seen().log(self._prefix + queue)
+        log_id, state = self._opened().log(self._prefix + queue)
         start, stop = max(start, state.first_offset), min(stop, state.next_offset)
         if start >= stop:
             return []
         per_message = max(1, state.size_bytes // max(1, state.next_offset - state.first_offset))
-        rows = max(1, min(most_bytes // per_message, -(-(stop - start) // self._options.min_partitions)))
+        rows = rows_per_piece(stop - start, per_message, most_bytes, self._options)
         kept = self._kept(log_id, self._prefix + queue)
         found: list[Piece] = []
         while start < stop:
@@ -99,7 +94,7 @@ class Store(Place):
             view.close()
         self._views.clear()
 
-    def _seen(self) -> StoreFollower:
+    def _opened(self) -> StoreFollower:
         if self._follower is None:
             self._follower = StoreFollower(self._location, self._group, _TIMEOUT_MS, self._clock)
             self._looked = time.monotonic()
@@ -109,7 +104,7 @@ class Store(Place):
         """Return the offset behind a log's last message in the checkpoint."""
         now_us = self._clock.now_us()
         if now_us - self._checkpointed_us > _FRESH_MS * 1000:
-            self._checkpoint = self._seen().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
+            self._checkpoint = self._opened().checkpoint(_CHECKPOINT, _LIFETIME_MS, _FRESH_MS)
             self._checkpointed_us = now_us
             view = View(self._location, self._group, _TIMEOUT_MS, self._clock, self._checkpoint)
             try:
@@ -121,16 +116,11 @@ class Store(Place):
 
     # -- on executors ------------------------------------------------------------------------------------------------
 
-    def read(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
-        frame = Frame(partition.queue, list(partition.schema.names), read_properties)
-        stored = list(dict.fromkeys([*frame.stored, *partition.filters.columns]))
+    def _batches(self, partition: QueuePartition, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for piece in partition.pieces:
-            for batch in self._batches(partition, piece, stored):
-                rows = partition.filters.rows(batch)
-                if rows.num_rows:
-                    yield pa.RecordBatch.from_arrays(frame.of(rows).columns, schema=partition.schema)
+            yield from self._read_piece(partition, piece, list(names))
 
-    def _batches(self, partition: QueuePartition, piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read_piece(self, partition: QueuePartition, piece: Piece, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield every remaining message of a piece exactly once."""
         log_id, checkpoint = piece.proof
         assert isinstance(log_id, int)
@@ -170,6 +160,6 @@ class Store(Place):
         """Return the offset to read on at in the current view. Raises Truncated."""
         found = view.logs().get(self._prefix + partition.queue)
         if found is None or found[0] != log_id:
-            check_deleted(self._options, partition, at)
+            self.check_deleted(partition, at)
             return partition.stop
         return check_loss(partition.gone_is_loss, partition.queue, at, found[1].first_offset)

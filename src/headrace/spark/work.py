@@ -71,6 +71,11 @@ class Claim:
         return {"by": self.by, "number": self.number, "taken": {name: self.taken[name] for name in sorted(self.taken)}}
 
 
+def _nothing() -> Claim:
+    """Return an empty claim under a new name, before the first one."""
+    return Claim(f"spark-{uuid.uuid4().hex}", 0, {})
+
+
 def claim_of(offset: Mapping[str, object]) -> Claim:
     """Read an offset of `to_offset`. Raises Refused for other offsets: the checkpoint is another query's."""
     by, number, taken = offset.get("by"), offset.get("number"), offset.get("taken")
@@ -95,6 +100,20 @@ class Claims:
         if before is not None:
             body["before"] = before
         return self._ranges(by, "take", queue, body)
+
+    def take_all(self, claim: Claim, queues: Mapping[str, int | None], most: int) -> Claim:
+        """Claim up to `most` waiting messages of several queues, each below its offset if it has one.
+
+        Return them as the claim behind this one.
+        """
+        taken: dict[str, Ranges] = {}
+        left = most
+        for queue, before in queues.items():
+            ranges = self.take(claim.by, queue, left, before) if left > 0 else ()
+            if ranges:
+                taken[queue] = ranges
+                left -= sum(stop - start for start, stop in ranges)
+        return Claim(claim.by, claim.number + 1, taken)
 
     def hold(self, claim: Claim) -> Claim:
         """Renew a claim; return the part that is still held. The rest is done, or its lease ran out."""
@@ -228,7 +247,7 @@ class WorkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         self._driving().queues()
-        return Claim(f"spark-{uuid.uuid4().hex}", 0, {}).to_offset()
+        return _nothing().to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.trigger_offsets or DEFAULT_ROWS)
@@ -279,7 +298,7 @@ class _Driver:
         self._keeper = ClaimKeeper(options)
         self._current: Claim | None = None
         self._finished = 0
-        self._ends: Mapping[str, int] | None = None
+        self._ends: Mapping[str, int | None] | None = None
 
     def close(self) -> None:
         self._keeper.close()
@@ -308,21 +327,13 @@ class _Driver:
         """Return the claim behind `last`: a new one, the current one when asked twice, or `last` when nothing waits."""
         if self._current is not None and self._current.number == last.number + 1:
             return self._current
-        taken: dict[str, Ranges] = {}
-        left = most
-        for queue in self.queues() if self._ends is None else self._ends:
-            before = None if self._ends is None else self._ends[queue]
-            ranges = self._claims.take(last.by, queue, left, before)
-            if ranges:
-                taken[queue] = ranges
-                left -= sum(stop - start for start, stop in ranges)
-            if left <= 0:
-                break
-        if not taken:
+        queues = dict.fromkeys(self.queues()) if self._ends is None else self._ends
+        claim = self._claims.take_all(last, queues, most)
+        if not claim.taken:
             return last
-        self._current = Claim(last.by, last.number + 1, taken)
-        self._keeper.keep(self._current)
-        return self._current
+        self._current = claim
+        self._keeper.keep(claim)
+        return claim
 
     def held(self, claim: Claim) -> Claim:
         """Return the held part of a claim: all of it, unless another process made the claim."""
@@ -391,19 +402,12 @@ class Work:
             self._claims.close()
 
     def _take(self) -> Claim:
-        by, left = f"spark-{uuid.uuid4().hex}", self._most
         place = open_place(self._options)
         try:
-            names = place.matching(self._options.queues)
+            queues = dict.fromkeys(place.matching(self._options.queues))
         finally:
             place.close()
-        claim = Claim(by, 1, {})
-        for queue in names:
-            ranges = self._claims.take(by, queue, left) if left > 0 else ()
-            if ranges:
-                claim = Claim(by, 1, {**claim.taken, queue: ranges})
-                left = self._most - claim.messages
-        return claim
+        return self._claims.take_all(_nothing(), queues, self._most)
 
 
 @final
