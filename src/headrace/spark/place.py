@@ -1,6 +1,6 @@
-"""Places that have queues, and what a task reads of them: columns, pieces, partitions. No I/O.
+"""Places that have queues, and the columns and partitions that tasks read of them. No query, no stream.
 
-The places are directory.py, store.py and broker.py.
+The places themselves are in directory.py, store.py and broker.py.
 """
 
 from abc import ABC, abstractmethod

@@ -11,7 +11,7 @@ batch goes on with the piece that it had reached.
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -104,14 +104,7 @@ def start_assign(spark: SparkSession, settings: AssignSettings) -> Watch:
         "maxBytesPerTrigger": settings.max_bytes,
         "minPartitions": str(parallelism(spark)),
     }
-    transaction = f"assign-{state.id}"
-
-    def stage(frame: DataFrame, attempt: str) -> list[Part]:
-        task = Stage(server, transaction, settings.filters, attempt)
-        staged = frame.mapInArrow(task, "name STRING, queue STRING, first BIGINT, last BIGINT")
-        return [Part(row.name, row.queue, row.first, row.last) for row in staged.collect()]
-
-    assign = Batches(server, transaction, state, settings.filters, stage)
+    assign = Batches(server, state, settings.filters)
     with refusals(f"pipeline {settings.name!r}"):
         frame = settings.endpoint.stream(spark, settings.queues, columns_read(settings.filters), **options)
         writer = frame.writeStream.foreachBatch(assign)
@@ -143,20 +136,12 @@ class Part:
 class Batches:
     """Assigns batch after batch; Spark calls it with a frame and the number of the batch."""
 
-    def __init__(
-        self,
-        server: Server,
-        transaction: str,
-        state: State,
-        filters: Filters,
-        stage: Callable[[DataFrame, str], Sequence[Part]],
-    ) -> None:
-        """`stage` stages the copies of a frame's messages, under the name of an attempt."""
+    def __init__(self, server: Server, state: State, filters: Filters) -> None:
         self._server = server
-        self._transaction = transaction
+        self._transaction = f"assign-{state.id}"
         self._note = state.directory / "pieces.json"
-        self._filters = hashlib.sha256(json.dumps(filters).encode()).hexdigest()
-        self._stage = stage
+        self._filters = filters
+        self._digest = hashlib.sha256(json.dumps(filters).encode()).hexdigest()
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         pieces = self._noted(batch)
@@ -167,7 +152,7 @@ class Batches:
             halves = self._assign(_rows(frame, pieces[at]), batch * _PIECES + at)
             if halves:
                 pieces[at : at + 1] = halves  # no other piece has changed, and this one was not committed
-                write_json(self._note, {"batch": batch, "filters": self._filters, "pieces": pieces})
+                write_json(self._note, {"batch": batch, "filters": self._digest, "pieces": pieces})
             else:
                 at += 1
 
@@ -190,6 +175,12 @@ class Batches:
                 return halves
             return []
 
+    def _stage(self, frame: DataFrame, attempt: str) -> list[Part]:
+        """Stage the copies of a frame's messages in tasks."""
+        task = StageTask(self._server, self._transaction, self._filters, attempt)
+        staged = frame.mapInArrow(task, "name STRING, queue STRING, first BIGINT, last BIGINT")
+        return [Part(row.name, row.queue, row.first, row.last) for row in staged.collect()]
+
     def _noted(self, batch: int) -> list[list[Range]]:
         """Return the pieces of a batch that an earlier run began, or one piece with everything.
 
@@ -198,7 +189,7 @@ class Batches:
         noted = read_json(self._note)
         if noted.get("batch") != batch:
             return [[]]
-        if noted["filters"] != self._filters:
+        if noted["filters"] != self._digest:
             raise Refused("the last run ended within a batch of several pieces: finish that with the filters it had")
         return [[(queue, start, stop) for queue, start, stop in piece] for piece in noted["pieces"]]
 
@@ -234,7 +225,7 @@ def _rows(frame: DataFrame, piece: Sequence[Range]) -> DataFrame:
 
 
 @final
-class Stage:
+class StageTask:
     """A task: matches its messages, stages the copies, and yields its parts."""
 
     def __init__(self, server: Server, transaction: str, filters: Filters, attempt: str) -> None:

@@ -33,34 +33,6 @@ from headrace.spark.source import HeadraceDataSource
 
 _PREFIX: Final = "headrace-spark-"
 _LOCK: Final = "lock"
-
-
-def make_scratch() -> Path:
-    """Make a directory that is removed when this process ends."""
-    _sweep()
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = (directory / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    atexit.register(_remove, directory, lock)
-    return directory
-
-
-def _remove(directory: Path, lock: IO[str]) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    lock.close()
-
-
-def _sweep() -> None:
-    """Remove the directories of ended processes."""
-    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
-        try:
-            with file.open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(file.parent, ignore_errors=True)
-        except OSError:
-            continue  # in use, removed meanwhile, or another user's
-
-
 _NEEDED: Final = (
     "pyspark_headrace/**/*.py",
     "headrace/*.py",
@@ -70,42 +42,6 @@ _NEEDED: Final = (
     "headrace/spark/**/*.py",
 )
 """Files that an executor may load: nothing of the server."""
-
-
-def source_directory() -> Path:
-    """Return the directory of our packages."""
-    return Path(errors.__file__).parents[1]
-
-
-def pack(directory: Path) -> Path:
-    """Pack our code for executors into one file; Python only, because it cannot hold compiled modules."""
-    target = directory / "headrace.zip"
-    target.write_bytes(_packed())
-    return target
-
-
-def ship(session: SparkSession) -> None:
-    """Send our code and our data source to a Connect server, for as long as the session lives.
-
-    The server uses them for batches and in executors. Its streams need an installed Headrace.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        session.addArtifacts(str(pack(Path(directory))), pyfile=True)
-    session.dataSource.register(HeadraceDataSource)
-
-
-@cache
-def _packed() -> bytes:
-    source = source_directory()
-    found = io.BytesIO()
-    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
-        for each in _NEEDED:
-            for file in sorted(source.glob(each)):
-                archive.write(file, file.relative_to(source))
-        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # the only dependency besides Spark and Arrow
-    return found.getvalue()
-
-
 LOCAL: Final = "local[*]"
 _CONNECT_PORT: Final = 15002
 _REACH_SECONDS: Final = 10.0
@@ -274,3 +210,69 @@ def _check_reachable(master: str) -> None:
         socket.create_connection((address.hostname or "", address.port or _CONNECT_PORT), _REACH_SECONDS).close()
     except (OSError, ValueError) as error:
         raise Unavailable(f"the Spark Connect server at {master} cannot be reached: {error}") from error
+
+
+# -- our code on every node --------------------------------------------------------------------------------------------
+
+
+def source_directory() -> Path:
+    """Return the directory of our packages."""
+    return Path(errors.__file__).parents[1]
+
+
+def pack(directory: Path) -> Path:
+    """Pack our code for executors into one file; Python only, because it cannot hold compiled modules."""
+    target = directory / "headrace.zip"
+    target.write_bytes(_packed())
+    return target
+
+
+def ship(session: SparkSession) -> None:
+    """Send our code and our data source to a Connect server, for as long as the session lives.
+
+    The server uses them for batches and in executors. Its streams need an installed Headrace.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        session.addArtifacts(str(pack(Path(directory))), pyfile=True)
+    session.dataSource.register(HeadraceDataSource)
+
+
+@cache
+def _packed() -> bytes:
+    source = source_directory()
+    found = io.BytesIO()
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each in _NEEDED:
+            for file in sorted(source.glob(each)):
+                archive.write(file, file.relative_to(source))
+        archive.write(mypy_extensions.__file__, "mypy_extensions.py")  # the only dependency besides Spark and Arrow
+    return found.getvalue()
+
+
+# -- scratch directories -----------------------------------------------------------------------------------------------
+
+
+def make_scratch() -> Path:
+    """Make a directory that is removed when this process ends."""
+    _sweep()
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (directory / _LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    atexit.register(_remove, directory, lock)
+    return directory
+
+
+def _remove(directory: Path, lock: IO[str]) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    lock.close()
+
+
+def _sweep() -> None:
+    """Remove the directories of ended processes."""
+    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            with file.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(file.parent, ignore_errors=True)
+        except OSError:
+            continue  # in use, removed meanwhile, or another user's
