@@ -155,7 +155,7 @@ _SHARED: Final[dict[str, tuple[Any, object]]] = {
     "password": (
         Annotated[
             str,
-            typer.Option(envvar="HEADRACE_PASSWORD", help="Safer in the environment."),
+            typer.Option(envvar="HEADRACE_PASSWORD", help="The password; safer in the environment."),
         ],
         "guest",
     ),
