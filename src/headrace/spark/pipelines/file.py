@@ -1,4 +1,4 @@
-"""Pipelines in a YAML file, under `pipelines:`: read, checked, named by line and key where they are wrong. No Spark.
+"""Pipelines in a YAML file, under `pipelines:`: read, checked, run together. Each kind has a file of its own.
 
 pipelines:
   hot:                                   the pipeline's name
@@ -9,27 +9,28 @@ pipelines:
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 import yaml
+from pyspark.sql import SparkSession
 
 from headrace.errors import Refused
-from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings
+from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings, start_archive
 from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
-from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters
+from headrace.spark.pipelines.assign import AssignSettings, Filters, read_filters, start_assign
 from headrace.spark.pipelines.endpoint import Endpoint
-from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource
-from headrace.spark.pipelines.state import DEFAULT_STATES
+from headrace.spark.pipelines.run import DEFAULT_STATES, Progress, Tell, Watch, say_nothing, wait
+from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource, start_sql
 
 PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for all pipelines of a file unless one says otherwise."""
+    """Settings of all pipelines of a file that do not have their own."""
 
     endpoint: Endpoint
     once: bool = False
@@ -37,13 +38,13 @@ class Defaults:
 
 
 def read_file(path: Path, defaults: Defaults) -> list[PipelineSettings]:
-    """The pipelines of a file, in its order. Raises Refused with file, line and key."""
+    """Read the pipelines of a file, in its order. Raises Refused with file, line and key."""
     steps = _below(path, "pipelines", "write the pipelines below it, each with a name")
     return [_pipeline(name, steps.section(name), defaults) for name in steps.nodes]
 
 
 def read_filter_file(path: Path) -> Filters:
-    """The filters of a file, by queue. Raises Refused with file, line and queue."""
+    """Read the filters of a file, by queue. Raises Refused with file, line and queue."""
     section = _below(path, "filters", "write QUEUE: EXPRESSION below it for each queue")
     for queue in section.nodes:
         try:
@@ -53,8 +54,33 @@ def read_filter_file(path: Path) -> Filters:
     return read_filters({queue: section.text(queue) for queue in section.nodes})
 
 
+def run_together(
+    spark: SparkSession, pipelines: Sequence[PipelineSettings], tell: Tell = say_nothing
+) -> list[Progress]:
+    """Run until all have ended. A pipeline that fails stops the others; raises Refused with its name."""
+    watches: list[Watch] = []
+    try:
+        for pipeline in pipelines:
+            watches.append(_start(spark, pipeline))
+    except BaseException:
+        for watch in watches:
+            watch.query.stop()
+        raise
+    return wait(watches, tell)
+
+
+def _start(spark: SparkSession, pipeline: PipelineSettings) -> Watch:
+    match pipeline:
+        case ArchiveSettings():
+            return start_archive(spark, pipeline)
+        case AssignSettings():
+            return start_assign(spark, pipeline)
+        case _:
+            return start_sql(spark, pipeline)
+
+
 def _below(path: Path, key: str, advice: str) -> "Section":
-    """What a file has under a key; its other keys are not looked at. Raises Refused."""
+    """Return the section under a key of a file; ignore other keys. Raises Refused."""
     try:
         root = yaml.compose(path.read_text(), yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +100,7 @@ def _below(path: Path, key: str, advice: str) -> "Section":
 
 @final
 class Section:
-    """A mapping of the file that knows where it stands."""
+    """A mapping of the file, with its position for error messages."""
 
     def __init__(self, path: Path, key: str, node: yaml.Node) -> None:
         self._path = path
@@ -91,13 +117,13 @@ class Section:
             self.nodes[name.value] = value
 
     def wrong(self, what: str, name: str = "") -> Refused:
-        """An error that says where: at a key of this section, or at the section."""
+        """Return an error with the position of a key of this section, or of the section."""
         node = self.nodes.get(name, self._node) if name else self._node
         key = ".".join(part for part in (self._key, name) if part) or "the file"
         return Refused(f"{self._path}:{node.start_mark.line + 1}: {key}: {what}")
 
     def only(self, *allowed: str) -> None:
-        """Raises Refused when there are other keys."""
+        """Check that there are no other keys. Raises Refused."""
         for name in self.nodes:
             if name not in allowed:
                 close = difflib.get_close_matches(name, allowed, 1)
@@ -118,7 +144,7 @@ class Section:
         return str(node.value)
 
     def texts(self, name: str) -> list[str]:
-        """One text, or a list of them."""
+        """Return one text, or a list of texts, as a list."""
         node = self.nodes.get(name)
         if not isinstance(node, yaml.SequenceNode):
             return [self.text(name)]
@@ -139,7 +165,7 @@ class Section:
         return int(text)
 
     def mapping(self, name: str) -> Mapping[str, str]:
-        """Texts by name; empty without the key."""
+        """Return texts by name; empty without the key."""
         if name not in self.nodes:
             return {}
         inner = self.section(name)
@@ -200,12 +226,12 @@ def _sources(section: Section) -> tuple[SqlSource, ...]:
 
 
 def _by_queue(section: Section, key: str, queues: list[str]) -> dict[str, str]:
-    """A setting for all queues, or by queue."""
+    """Return a setting by queue; a single value is for all queues."""
     if not isinstance(section.nodes.get(key), yaml.MappingNode):
         return dict.fromkeys(queues, section.text(key, ""))
-    said = section.mapping(key)
+    given = section.mapping(key)
     section.section(key).only(*queues)
-    return {queue: said.get(queue, "") for queue in queues}
+    return {queue: given.get(queue, "") for queue in queues}
 
 
 def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings:

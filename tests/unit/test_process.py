@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import gc
 from headrace.clock import ManualClock
-from headrace.garbage import settle_memory
+from headrace.process import settle_memory
 
 class Thing:
     pass

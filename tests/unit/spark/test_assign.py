@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.pipelines.assign_batch import Part, Range, halved
+from headrace.spark.pipelines.assign import Part, Range, halved
 
 _PARTS = st.lists(
     st.builds(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from headrace.clock import ManualClock
-from headrace.readiness import Readiness
+from headrace.service import Readiness
 
 
 def test_trouble_is_told_once_when_it_begins_and_once_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:

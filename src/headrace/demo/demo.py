@@ -1,4 +1,4 @@
-"""Puts the demo on: starts the broker and the pipeline, lets the traffic flow, and takes all of it down again."""
+"""One run of the demo: starts the broker and the pipeline, makes traffic, and ends everything again."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, final
 
-from headrace.children import python
 from headrace.demo.clients import AmqpClient, MqttPublisher
 from headrace.demo.traffic import Sensors, Shop
 from headrace.errors import Unavailable
+from headrace.process import python
 
 _CONFIGURATION: Final = """\
 log: {level: warning}
@@ -39,17 +39,17 @@ Say = Callable[[str], None]
 
 
 def prepare_spark(environment: dict[str, str], folder: Path) -> None:
-    """Have the pipeline find what it needs. Raises Unavailable with what to install."""
+    """Set the environment of the pipeline. Raises Unavailable with what to install."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise Unavailable("it needs Spark: pip install 'headrace[spark,java]'")
-    from headrace.spark.java import ensure_java  # which loads Spark
+    from headrace.spark.java import ensure_java  # loads Spark
 
     ensure_java(environment, folder)
 
 
 @final
-class Stage:
-    """One run of the demo, in a directory that is gone afterwards."""
+class Demo:
+    """One run of the demo, in a temporary directory."""
 
     def __init__(self, say: Say, seconds: float, has_spark: bool) -> None:
         self._say = say
@@ -63,18 +63,18 @@ class Stage:
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when the time is over or a signal came. Raises Unavailable when the broker does not start or ends."""
+        """Run until the time is over or a signal comes. Raises Unavailable when the broker does not start or ends."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopped.set)
         directory = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
         try:
-            await self._play(directory)
+            await self._run_in(directory)
         finally:
-            self._take_down()
+            self._end_processes()
             shutil.rmtree(directory, ignore_errors=True)
 
-    async def _play(self, directory: Path) -> None:
+    async def _run_in(self, directory: Path) -> None:
         ports = await self._start_broker(directory)
         self._announce(directory, ports)
         if self._has_spark:
@@ -83,8 +83,8 @@ class Stage:
             except Unavailable as error:
                 self._say(f"the Spark pipeline is left out: {error}")
         tasks = [
-            asyncio.create_task(self._feel(ports["mqtt"])),
-            asyncio.create_task(self._buy(ports["amqp"])),
+            asyncio.create_task(self._publish_readings(ports["mqtt"])),
+            asyncio.create_task(self._publish_orders(ports["amqp"])),
             asyncio.create_task(self._report()),
             *[asyncio.create_task(self._work(ports["amqp"], number)) for number in range(1, _WORKERS + 1)],
         ]
@@ -111,8 +111,7 @@ class Stage:
             process = self._start(command, output, output)
         for _ in range(round(_READY_SECONDS / 0.05)):
             if ready.exists():
-                said: dict[str, Any] = json.loads(ready.read_text())
-                found: dict[str, int] = said["ports"]
+                found: dict[str, int] = json.loads(ready.read_text())["ports"]
                 return found
             if process.poll() is not None or self._stopped.is_set():
                 break
@@ -132,16 +131,16 @@ class Stage:
         assert process.stdout is not None
         output = process.stdout
 
-        def heard() -> None:
+        def print_line() -> None:
             line = output.readline()
             if line:
                 self._say(line.rstrip())
             else:
                 loop.remove_reader(output)
-                said = log.read_text().strip().splitlines()
-                self._say(f"spark: the pipeline ended: {said[-1] if said else 'it said nothing'}")
+                lines = log.read_text().strip().splitlines()
+                self._say(f"spark: the pipeline ended: {lines[-1] if lines else 'it said nothing'}")
 
-        loop.add_reader(output, heard)
+        loop.add_reader(output, print_line)
         self._say("spark: starting; it reads the stream straight from the data directory")
 
     def _start(
@@ -159,8 +158,8 @@ class Stage:
         self._processes.append(process)
         return process
 
-    def _take_down(self) -> None:
-        """End everything that was started, the last first, each with all that it started itself."""
+    def _end_processes(self) -> None:
+        """End all processes and their children, the last started first."""
         for process in reversed(self._processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -177,7 +176,7 @@ class Stage:
 
     # -- traffic -----------------------------------------------------------------------------------------------------
 
-    async def _feel(self, port: int) -> None:
+    async def _publish_readings(self, port: int) -> None:
         sensors = Sensors(self._chance)
         publisher = await MqttPublisher.connect(port, "demo-gateway")
         while True:
@@ -186,7 +185,7 @@ class Stage:
                 self._readings += 1
             await asyncio.sleep(0.25)
 
-    async def _buy(self, port: int) -> None:
+    async def _publish_orders(self, port: int) -> None:
         client = await AmqpClient.connect(port, "demo-shop")
         await client.confirm()
         while True:
@@ -198,7 +197,7 @@ class Stage:
         client = await AmqpClient.connect(port, f"demo-worker-{number}")
         await client.work("orders", self._shop.handle)
 
-    # -- words -------------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def _announce(self, directory: Path, ports: dict[str, int]) -> None:
         here = "127.0.0.1"
