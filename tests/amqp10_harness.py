@@ -7,10 +7,10 @@ from headrace.model import AMQP10
 from headrace.net.connection import Wire
 from headrace.protocols.amqp10.codec import Decoder, Event, encode_frame
 from headrace.protocols.amqp10.connection import Connection
-from headrace.protocols.amqp10.context import Server
 from headrace.protocols.amqp10.frames import AMQP_HEADER
 from headrace.protocols.amqp10.performatives import Begin, Open, Performative, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.amqp10.server import Server
 from headrace.storage.api import Engine
 from tests.endpoints import doors_to
 from tests.house import House

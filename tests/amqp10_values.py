@@ -9,8 +9,9 @@ import proton
 from hypothesis import strategies as st
 
 from headrace.protocols.amqp10 import types as t
+from headrace.protocols.amqp10 import values as codes
 from headrace.protocols.amqp10.frames import HEADER
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import encode_described, encode_value
 
 _INTEGERS: list[tuple[type[int], int, int]] = [
     (t.UByte, 0, 2**8 - 1),
@@ -36,26 +37,26 @@ def _wrapped(kind: type[int], least: int, most: int) -> st.SearchStrategy[object
 
 _floats32 = st.floats(width=32, allow_nan=False).map(t.Float)
 _of_code: dict[int, st.SearchStrategy[object]] = {
-    t.BOOLEAN: st.booleans(),
-    t.UBYTE: _wrapped(*_INTEGERS[0]),
-    t.USHORT: _wrapped(*_INTEGERS[1]),
-    t.UINT: _wrapped(*_INTEGERS[2]),
-    t.ULONG: _wrapped(*_INTEGERS[3]),
-    t.BYTE: _wrapped(*_INTEGERS[4]),
-    t.SHORT: _wrapped(*_INTEGERS[5]),
-    t.INT: _wrapped(*_INTEGERS[6]),
-    t.LONG: _wrapped(*_INTEGERS[7]),
-    t.TIMESTAMP: _wrapped(*_INTEGERS[8]),
-    t.FLOAT: _floats32,
-    t.DOUBLE: st.floats(allow_nan=False),
-    t.CHAR: _chars.map(t.Char),
-    t.DECIMAL32: st.binary(min_size=4, max_size=4).map(t.Decimal32),
-    t.DECIMAL64: st.binary(min_size=8, max_size=8).map(t.Decimal64),
-    t.DECIMAL128: st.binary(min_size=16, max_size=16).map(t.Decimal128),
-    t.UUID: st.uuids(),
-    t.VBIN32: _bytes,
-    t.STR32: texts,
-    t.SYM32: ascii_texts.map(t.Symbol),
+    codes.BOOLEAN: st.booleans(),
+    codes.UBYTE: _wrapped(*_INTEGERS[0]),
+    codes.USHORT: _wrapped(*_INTEGERS[1]),
+    codes.UINT: _wrapped(*_INTEGERS[2]),
+    codes.ULONG: _wrapped(*_INTEGERS[3]),
+    codes.BYTE: _wrapped(*_INTEGERS[4]),
+    codes.SHORT: _wrapped(*_INTEGERS[5]),
+    codes.INT: _wrapped(*_INTEGERS[6]),
+    codes.LONG: _wrapped(*_INTEGERS[7]),
+    codes.TIMESTAMP: _wrapped(*_INTEGERS[8]),
+    codes.FLOAT: _floats32,
+    codes.DOUBLE: st.floats(allow_nan=False),
+    codes.CHAR: _chars.map(t.Char),
+    codes.DECIMAL32: st.binary(min_size=4, max_size=4).map(t.Decimal32),
+    codes.DECIMAL64: st.binary(min_size=8, max_size=8).map(t.Decimal64),
+    codes.DECIMAL128: st.binary(min_size=16, max_size=16).map(t.Decimal128),
+    codes.UUID: st.uuids(),
+    codes.VBIN32: _bytes,
+    codes.STR32: texts,
+    codes.SYM32: ascii_texts.map(t.Symbol),
 }
 primitives: st.SearchStrategy[object] = st.one_of(st.none(), *_of_code.values())
 
@@ -74,10 +75,10 @@ def _nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     maps = st.lists(st.tuples(primitives, inner), max_size=4).map(t.Map)
     # What is described is not itself described: of that, too, proton loses count.
     undescribed = inner.filter(lambda value: not isinstance(value, t.Described))
-    described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[t.ULONG]), undescribed)
+    described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[codes.ULONG]), undescribed)
     # Of primitives only: proton, which has to read them too, loses count of described values inside an array.
     primitive_lists = st.lists(st.lists(primitives, max_size=3), max_size=3)
-    compound_arrays = primitive_lists.map(lambda items: t.Array(t.LIST32, list(items)))
+    compound_arrays = primitive_lists.map(lambda items: t.Array(codes.LIST32, list(items)))
     return st.one_of(lists, maps, described, arrays(), compound_arrays)
 
 
@@ -141,27 +142,27 @@ _PROTON: list[tuple[type, Callable[[Any], object]]] = [
     (proton.char, t.Char),
 ]
 _CODES = {
-    proton.Data.BOOL: t.BOOLEAN,
-    proton.Data.UBYTE: t.UBYTE,
-    proton.Data.USHORT: t.USHORT,
-    proton.Data.UINT: t.UINT,
-    proton.Data.ULONG: t.ULONG,
-    proton.Data.BYTE: t.BYTE,
-    proton.Data.SHORT: t.SHORT,
-    proton.Data.INT: t.INT,
-    proton.Data.LONG: t.LONG,
-    proton.Data.TIMESTAMP: t.TIMESTAMP,
-    proton.Data.FLOAT: t.FLOAT,
-    proton.Data.DOUBLE: t.DOUBLE,
-    proton.Data.CHAR: t.CHAR,
-    proton.Data.DECIMAL32: t.DECIMAL32,
-    proton.Data.DECIMAL64: t.DECIMAL64,
-    proton.Data.DECIMAL128: t.DECIMAL128,
-    proton.Data.UUID: t.UUID,
-    proton.Data.BINARY: t.VBIN32,
-    proton.Data.STRING: t.STR32,
-    proton.Data.SYMBOL: t.SYM32,
-    proton.Data.LIST: t.LIST32,
+    proton.Data.BOOL: codes.BOOLEAN,
+    proton.Data.UBYTE: codes.UBYTE,
+    proton.Data.USHORT: codes.USHORT,
+    proton.Data.UINT: codes.UINT,
+    proton.Data.ULONG: codes.ULONG,
+    proton.Data.BYTE: codes.BYTE,
+    proton.Data.SHORT: codes.SHORT,
+    proton.Data.INT: codes.INT,
+    proton.Data.LONG: codes.LONG,
+    proton.Data.TIMESTAMP: codes.TIMESTAMP,
+    proton.Data.FLOAT: codes.FLOAT,
+    proton.Data.DOUBLE: codes.DOUBLE,
+    proton.Data.CHAR: codes.CHAR,
+    proton.Data.DECIMAL32: codes.DECIMAL32,
+    proton.Data.DECIMAL64: codes.DECIMAL64,
+    proton.Data.DECIMAL128: codes.DECIMAL128,
+    proton.Data.UUID: codes.UUID,
+    proton.Data.BINARY: codes.VBIN32,
+    proton.Data.STRING: codes.STR32,
+    proton.Data.SYMBOL: codes.SYM32,
+    proton.Data.LIST: codes.LIST32,
 }
 
 

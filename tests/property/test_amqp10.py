@@ -14,9 +14,8 @@ from headrace.protocols.amqp10.codec import Decoder, Event, Hello, TransferEncod
 from headrace.protocols.amqp10.frames import AMQP_HEADER, MAX_FRAME_SIZE
 from headrace.protocols.amqp10.performatives import ACCEPTED, Accepted, Disposition, Flow, Transfer
 from headrace.protocols.amqp10.properties import Amqp10Codec, translated
-from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.sections import decode_head, joined, split, with_changes
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import Reader, encode_described, encode_value
 from tests.amqp10_values import ascii_tables, heads, is_read_by_proton, read_by_proton, section, values
 
 

@@ -28,9 +28,8 @@ from headrace.protocols.amqp10.frames import (
     PROPERTIES,
     VALUE,
 )
-from headrace.protocols.amqp10.reading import Reader
 from headrace.protocols.amqp10.types import Map, Timestamp, UByte, UInt
-from headrace.protocols.amqp10.writing import encode_described, encode_value
+from headrace.protocols.amqp10.values import Reader, encode_described, encode_value
 
 _U32: Final = struct.Struct(">I")
 

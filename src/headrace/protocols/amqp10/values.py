@@ -1,4 +1,7 @@
-"""Bytes to values of AMQP 1.0. Raises ProtocolError and nothing else, whatever the bytes are."""
+"""Values of AMQP 1.0 to bytes and back. types.py has the types of the values.
+
+Reading raises ProtocolError and nothing else, for any bytes. Writing chooses the shortest encoding.
+"""
 
 import struct
 import uuid
@@ -10,47 +13,6 @@ from headrace.errors import ProtocolError
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.frames import DECODE_ERROR
 from headrace.protocols.amqp10.types import (
-    ARRAY8,
-    ARRAY32,
-    BOOLEAN,
-    BYTE,
-    CHAR,
-    DECIMAL32,
-    DECIMAL64,
-    DECIMAL128,
-    DESCRIBED,
-    DOUBLE,
-    FALSE,
-    FIXED_WIDTHS,
-    FLOAT,
-    INT,
-    LIST0,
-    LIST8,
-    LIST32,
-    LONG,
-    MAP8,
-    MAP32,
-    NULL,
-    SHORT,
-    SMALLINT,
-    SMALLLONG,
-    SMALLUINT,
-    SMALLULONG,
-    STR8,
-    STR32,
-    SYM8,
-    SYM32,
-    TIMESTAMP,
-    TRUE,
-    UBYTE,
-    UINT,
-    UINT0,
-    ULONG,
-    ULONG0,
-    USHORT,
-    UUID,
-    VBIN8,
-    VBIN32,
     Array,
     Byte,
     Char,
@@ -70,9 +32,62 @@ from headrace.protocols.amqp10.types import (
     UShort,
 )
 
+_U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
 _F32: Final = struct.Struct(">f")
 _F64: Final = struct.Struct(">d")
+_TWO_U32: Final = struct.Struct(">II")
+
+# The codes of the constructors.
+DESCRIBED: Final = 0x00
+NULL: Final = 0x40
+TRUE: Final = 0x41
+FALSE: Final = 0x42
+UINT0: Final = 0x43
+ULONG0: Final = 0x44
+LIST0: Final = 0x45
+UBYTE: Final = 0x50
+BYTE: Final = 0x51
+SMALLUINT: Final = 0x52
+SMALLULONG: Final = 0x53
+SMALLINT: Final = 0x54
+SMALLLONG: Final = 0x55
+BOOLEAN: Final = 0x56
+USHORT: Final = 0x60
+SHORT: Final = 0x61
+UINT: Final = 0x70
+INT: Final = 0x71
+FLOAT: Final = 0x72
+CHAR: Final = 0x73
+DECIMAL32: Final = 0x74
+ULONG: Final = 0x80
+LONG: Final = 0x81
+DOUBLE: Final = 0x82
+TIMESTAMP: Final = 0x83
+DECIMAL64: Final = 0x84
+DECIMAL128: Final = 0x94
+UUID: Final = 0x98
+VBIN8: Final = 0xA0
+STR8: Final = 0xA1
+SYM8: Final = 0xA3
+VBIN32: Final = 0xB0
+STR32: Final = 0xB1
+SYM32: Final = 0xB3
+LIST8: Final = 0xC0
+MAP8: Final = 0xC1
+LIST32: Final = 0xD0
+MAP32: Final = 0xD1
+ARRAY8: Final = 0xE0
+ARRAY32: Final = 0xF0
+
+FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+"""How many bytes a value takes, by the upper half of its code."""
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 _MAX_EMPTY_ITEMS: Final = 65_536
 """How many items an array may have whose items take no bytes: nothing else would bound it."""
@@ -337,35 +352,16 @@ _WIDEST: Final = {
     ARRAY8: ARRAY32,
 }
 
-# Descriptors may be names too.
+# Descriptors may be names, too. Numbers of one line follow one another.
+_LIST_NAMES: Final = (
+    (frames.OPEN, "open begin attach flow transfer disposition detach end close"),
+    (frames.ERROR, "error"),
+    (frames.RECEIVED, "received accepted rejected released modified source target"),
+    (frames.COORDINATOR, "coordinator declare discharge declared transactional-state"),
+    (frames.SASL_MECHANISMS, "sasl-mechanisms sasl-init sasl-challenge sasl-response sasl-outcome"),
+)
 _DESCRIPTOR_NAMES: Final = {
-    "amqp:open:list": frames.OPEN,
-    "amqp:begin:list": frames.BEGIN,
-    "amqp:attach:list": frames.ATTACH,
-    "amqp:flow:list": frames.FLOW,
-    "amqp:transfer:list": frames.TRANSFER,
-    "amqp:disposition:list": frames.DISPOSITION,
-    "amqp:detach:list": frames.DETACH,
-    "amqp:end:list": frames.END,
-    "amqp:close:list": frames.CLOSE,
-    "amqp:error:list": frames.ERROR,
-    "amqp:received:list": frames.RECEIVED,
-    "amqp:accepted:list": frames.ACCEPTED,
-    "amqp:rejected:list": frames.REJECTED,
-    "amqp:released:list": frames.RELEASED,
-    "amqp:modified:list": frames.MODIFIED,
-    "amqp:source:list": frames.SOURCE,
-    "amqp:target:list": frames.TARGET,
-    "amqp:coordinator:list": frames.COORDINATOR,
-    "amqp:declare:list": frames.DECLARE,
-    "amqp:discharge:list": frames.DISCHARGE,
-    "amqp:declared:list": frames.DECLARED,
-    "amqp:transactional-state:list": frames.TRANSACTIONAL_STATE,
-    "amqp:sasl-mechanisms:list": frames.SASL_MECHANISMS,
-    "amqp:sasl-init:list": frames.SASL_INIT,
-    "amqp:sasl-challenge:list": frames.SASL_CHALLENGE,
-    "amqp:sasl-response:list": frames.SASL_RESPONSE,
-    "amqp:sasl-outcome:list": frames.SASL_OUTCOME,
+    **{f"amqp:{name}:list": first + at for first, names in _LIST_NAMES for at, name in enumerate(names.split())},
     "amqp:header:list": frames.HEADER,
     "amqp:delivery-annotations:map": frames.DELIVERY_ANNOTATIONS,
     "amqp:message-annotations:map": frames.MESSAGE_ANNOTATIONS,
@@ -375,4 +371,162 @@ _DESCRIPTOR_NAMES: Final = {
     "amqp:amqp-sequence:list": frames.SEQUENCE,
     "amqp:amqp-value:*": frames.VALUE,
     "amqp:footer:map": frames.FOOTER,
+}
+
+
+def descriptor_number(descriptor: object) -> int:
+    """Return the number of a descriptor, which may be a name; -1 if it is neither."""
+    if isinstance(descriptor, Symbol):
+        return _DESCRIPTOR_NAMES.get(descriptor, -1)
+    return int(descriptor) if isinstance(descriptor, int) else -1
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def encode_value(value: object) -> bytes:
+    """The value in its shortest encoding. Raises ValueError for what no type of AMQP holds."""
+    if value is None:
+        return b"\x40"
+    if value is True:
+        return b"\x41"
+    if value is False:
+        return b"\x42"
+    writer = _WRITERS.get(type(value))
+    if writer is None:
+        raise ValueError(f"a {type(value).__name__} is of no type of AMQP 1.0")
+    return writer(value)
+
+
+def encode_described(descriptor: int, fields: list[object]) -> bytes:
+    """A list described by a small number, without the nulls at its end."""
+    last = len(fields)
+    while last and fields[last - 1] is None:
+        last -= 1
+    return bytes((DESCRIBED, SMALLULONG, descriptor)) + encode_list(fields[:last])
+
+
+def encode_list(items: list[object]) -> bytes:
+    if not items:
+        return b"\x45"
+    return _compound(LIST8, LIST32, len(items), b"".join([encode_value(item) for item in items]))
+
+
+def encode_binary(raw: bytes) -> bytes:
+    return _variable(VBIN8, VBIN32, raw)
+
+
+def encode_string(text: str) -> bytes:
+    """Code points that UTF-8 has no bytes for become question marks."""
+    return _variable(STR8, STR32, text.encode(errors="replace"))
+
+
+def encode_symbol(text: str) -> bytes:
+    return _variable(SYM8, SYM32, text.encode("ascii", errors="replace"))
+
+
+def encode_uint(value: int) -> bytes:
+    if 0 < value < 256:
+        return bytes((SMALLUINT, value))
+    return b"\x70" + _U32.pack(value) if value else b"\x43"
+
+
+def _encode_ulong(value: int) -> bytes:
+    if 0 < value < 256:
+        return bytes((SMALLULONG, value))
+    return b"\x80" + _U64.pack(value) if value else b"\x44"
+
+
+def _encode_int(value: int) -> bytes:
+    return b"\x54" + value.to_bytes(1, signed=True) if -128 <= value < 128 else b"\x71" + _I32.pack(value)
+
+
+def _encode_long(value: int) -> bytes:
+    if -128 <= value < 128:
+        return b"\x55" + value.to_bytes(1, signed=True)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return b"\x81" + _I64.pack(value)
+
+
+def _encode_map(value: Map) -> bytes:
+    parts: list[bytes] = []
+    for key, item in value.pairs:
+        parts.append(encode_value(key))
+        parts.append(encode_value(item))
+    return _compound(MAP8, MAP32, len(parts), b"".join(parts))
+
+
+def _encode_array(value: Array) -> bytes:
+    head = bytes([value.code])
+    if value.descriptor is not None:
+        head = b"\x00" + encode_value(value.descriptor) + head
+    body = b"".join([_item(value.code, item) for item in value.items])
+    return _compound(ARRAY8, ARRAY32, len(value.items), head + body)
+
+
+def _item(code: int, item: object) -> bytes:
+    """An item of an array: its value without a constructor, in the form that the array's constructor says."""
+    width = code >> 4
+    if code == BOOLEAN:
+        return b"\x01" if item else b"\x00"
+    if width in FIXED_WIDTHS and isinstance(item, int):
+        return int(item).to_bytes(FIXED_WIDTHS[width], signed=code in _SIGNED)
+    if code in (LIST32, MAP32):
+        return _widened(encode_value(item))
+    if isinstance(item, Array):
+        whole = _encode_array(item)
+        return whole[1:] if whole[0] == ARRAY32 else _widened(whole)
+    whole = encode_value(item)
+    if width == 0xB and whole[0] >> 4 == 0xA:
+        return _U32.pack(whole[1]) + whole[2:]
+    return whole[1:]
+
+
+def _widened(whole: bytes) -> bytes:
+    """A compound value with four bytes each for its size and its count, without its constructor."""
+    if whole[0] == LIST0:
+        return _TWO_U32.pack(4, 0)
+    if whole[0] in (LIST8, MAP8, ARRAY8):
+        return _TWO_U32.pack(whole[1] + 3, whole[2]) + whole[3:]
+    return whole[1:]
+
+
+def _variable(short: int, long: int, raw: bytes) -> bytes:
+    size = len(raw)
+    return bytes((short, size)) + raw if size < 256 else bytes([long]) + _U32.pack(size) + raw
+
+
+def _compound(short: int, long: int, count: int, body: bytes) -> bytes:
+    size = len(body)
+    if size < 255 and count < 256:
+        return bytes((short, size + 1, count)) + body
+    return bytes([long]) + _TWO_U32.pack(size + 4, count) + body
+
+
+_SIGNED: Final = frozenset({BYTE, SHORT, INT, LONG, TIMESTAMP})
+_WRITERS: Final[dict[type, Callable[..., bytes]]] = {
+    UByte: lambda value: b"\x50" + int(value).to_bytes(1),
+    UShort: lambda value: b"\x60" + _U16.pack(value),
+    UInt: encode_uint,
+    ULong: _encode_ulong,
+    Byte: lambda value: b"\x51" + int(value).to_bytes(1, signed=True),
+    Short: lambda value: b"\x61" + _I16.pack(value),
+    Int: _encode_int,
+    int: _encode_long,
+    Timestamp: lambda value: b"\x83" + _I64.pack(value),
+    Float: lambda value: b"\x72" + _F32.pack(value),
+    float: lambda value: b"\x82" + _F64.pack(value),
+    Char: lambda value: b"\x73" + _U32.pack(ord(value)),
+    Symbol: encode_symbol,
+    str: encode_string,
+    bytes: encode_binary,
+    Decimal32: lambda value: b"\x74" + value,
+    Decimal64: lambda value: b"\x84" + value,
+    Decimal128: lambda value: b"\x94" + value,
+    uuid.UUID: lambda value: b"\x98" + value.bytes,
+    list: encode_list,
+    Map: _encode_map,
+    Array: _encode_array,
+    Described: lambda value: b"\x00" + encode_value(value.descriptor) + encode_value(value.value),
 }
