@@ -28,9 +28,13 @@ from headrace.protocols.amqp10.values import Reader
 
 _FRAME: Final = struct.Struct(">IBBH")
 _U32: Final = struct.Struct(">I")
-_DELIVERY: Final = struct.Struct(">IBBH4sBBBIBIBBIBBB")
+_DELIVERY: Final = struct.Struct(">IHH7sIBI2sIBBB")
 _ACCEPTED_FRAME: Final = struct.Struct(">IBBH4sBBBBIBIB4s")
-_TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0))
+_TRANSFER: Final = bytes((0x00, 0x53, TRANSFER, 0xC0, 20, 6, 0x70))
+"""The start of a transfer with six fields in 20 bytes, up to the value of its handle."""
+_TYPE: Final = 0x0200 | AMQP
+"""Data offset and frame type."""
+_TAG: Final = b"\xa0\x04"
 _DISPOSITION: Final = bytes((0x00, 0x53, DISPOSITION, 0xC0))
 _START: Final = b"\x00\x53"
 _ACCEPTED: Final = bytes((0x00, 0x53, ACCEPTED, 0x45))
@@ -150,7 +154,7 @@ class Decoder:
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
         if descriptor < SASL_MECHANISMS:
-            raise ProtocolError(FRAMING_ERROR, "a SASL frame holds what is for AMQP frames")
+            raise ProtocolError(FRAMING_ERROR, "a SASL frame holds a performative of AMQP frames")
         events.append(decode_performative(descriptor, reader.fields()))
         if descriptor == SASL_INIT:
             # Each offered mechanism takes one response. AMQP's header follows, perhaps before the outcome.
@@ -170,7 +174,7 @@ class Decoder:
         reader = Reader(data, start, end)
         descriptor = reader.descriptor()
         if SASL_MECHANISMS <= descriptor <= SASL_OUTCOME:
-            raise ProtocolError(FRAMING_ERROR, "an AMQP frame holds what is for SASL frames")
+            raise ProtocolError(FRAMING_ERROR, "an AMQP frame holds a performative of SASL frames")
         found = decode_performative(descriptor, reader.fields())
         found.channel = channel
         if isinstance(found, Transfer):
@@ -299,18 +303,13 @@ class TransferEncoder:
     def _head(self, number: int, tag: int, done: int, more: int, size: int) -> bytes:
         return _DELIVERY.pack(
             _DELIVERY.size + size,
-            2,
-            AMQP,
+            _TYPE,
             self._channel,
             _TRANSFER,
-            20,
-            6,
-            0x70,
             self._handle,
             0x70,
             number,
-            0xA0,
-            4,
+            _TAG,
             tag,
             0x43,
             done,

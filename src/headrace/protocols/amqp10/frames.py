@@ -59,8 +59,6 @@ END: Final = 0x17
 CLOSE: Final = 0x18
 SASL_MECHANISMS: Final = 0x40
 SASL_INIT: Final = 0x41
-SASL_CHALLENGE: Final = 0x42
-SASL_RESPONSE: Final = 0x43
 SASL_OUTCOME: Final = 0x44
 
 # Descriptors of values inside performatives.
@@ -99,7 +97,6 @@ RECEIVER_SECOND: Final = 1
 # Codes of a SASL outcome.
 SASL_OK: Final = 0
 SASL_AUTH: Final = 1
-SASL_SYSTEM: Final = 2
 
 # Error codes that ProtocolError carries.
 INTERNAL_ERROR: Final = 1

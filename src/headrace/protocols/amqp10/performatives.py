@@ -432,7 +432,7 @@ class _Table:
     def decode(self, values: list[object]) -> Composite:
         """Make a value of a list. Fields beyond the end of the list are null.
 
-        Raises ProtocolError that names the field and what it should be.
+        Raises ProtocolError with the name and the type of a wrong field.
         """
         found = self.make()
         for index, field in enumerate(self.fields):

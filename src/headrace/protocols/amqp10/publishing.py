@@ -11,19 +11,8 @@ from headrace.core.routing.address import is_address
 from headrace.core.transaction import Publish
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
-from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.addresses import (
-    ADDRESS,
-    ANONYMOUS,
-    EXCHANGE,
-    MANAGEMENT,
-    PATHS,
-    QUEUE,
-    TOPIC,
-    Node,
-    parse_node,
-    queue_path,
-)
+from headrace.protocols.amqp10 import addresses, frames
+from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
 from headrace.protocols.amqp10.context import ConnectionContext
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
 from headrace.protocols.amqp10.links import Incoming, IncomingLink, Link, Sink
@@ -88,14 +77,14 @@ def _sink_of(session: "Session", target: Target) -> Sink:
     context = session.context
     if target.dynamic and "temporary-topic" in target.capabilities:
         target.address = _TEMPORARY_TOPICS + secrets.token_urlsafe(12)
-        return Publisher(context, Node(TOPIC, target.address))
+        return Publisher(context, Node(addresses.TOPIC, target.address))
     if target.dynamic:
         queue = context.declare_own()
         target.address = queue_path(queue.name)
-        return Publisher(context, Node(QUEUE, queue.name), owns_queue=True)
+        return Publisher(context, Node(addresses.QUEUE, queue.name), owns_queue=True)
     node = parse_node(target.address, target.capabilities)
-    if node.kind in (MANAGEMENT, PATHS):
-        return ManagementSink(session, node.kind == PATHS)
+    if node.kind in (addresses.MANAGEMENT, addresses.PATHS):
+        return ManagementSink(session, node.kind == addresses.PATHS)
     context.check_target(node, target.capabilities)
     return Publisher(context, node)
 
@@ -150,7 +139,9 @@ class Publisher(Sink):
         self._routes: dict[tuple[int, str, str], Route] = {}
         self._fixed: Route | None = None
         """The route of all messages, if the link alone decides it."""
-        if node.kind in (QUEUE, TOPIC) or (node.kind == EXCHANGE and node.key is not None):
+        if node.kind in (addresses.QUEUE, addresses.TOPIC) or (
+            node.kind == addresses.EXCHANGE and node.key is not None
+        ):
             self._fixed = self._route(node.kind, node.name, node.key or "")
         self._awaiting: deque[tuple[IncomingLink, int, bool]] = deque()
         """Published deliveries that are not durable yet, in order, and whether each was routed. A topic always is."""
@@ -244,22 +235,22 @@ class Publisher(Sink):
         node = self._node
         to, subject = head.property_field(TO), head.property_field(SUBJECT)
         key = subject if isinstance(subject, str) else ""
-        if node.kind == ANONYMOUS:
+        if node.kind == addresses.ANONYMOUS:
             if not isinstance(to, str) or not to:
                 error = "a message on a link without an address needs the property 'to'"
                 raise ProtocolError(frames.INVALID_FIELD, error)
             kind = (head.annotations or Map()).get(_JMS_DESTINATION)
             capabilities = _JMS_CAPABILITIES.get(int(kind), []) if isinstance(kind, int) else []
             node = parse_node(to, capabilities)
-            if node.kind == QUEUE:
+            if node.kind == addresses.QUEUE:
                 self._context.check_target(node, capabilities)
-        if node.kind == ADDRESS:
+        if node.kind == addresses.ADDRESS:
             address = to if isinstance(to, str) and is_address(to) else node.name
             at_root = address.count("/") == 1
-            return self._route(ADDRESS, f"{address}/{key}" if key and at_root else address, "")
-        if node.kind == EXCHANGE:
-            return self._route(EXCHANGE, node.name, key if node.key is None else node.key)
-        if node.kind in (QUEUE, TOPIC):
+            return self._route(addresses.ADDRESS, f"{address}/{key}" if key and at_root else address, "")
+        if node.kind == addresses.EXCHANGE:
+            return self._route(addresses.EXCHANGE, node.name, key if node.key is None else node.key)
+        if node.kind in (addresses.QUEUE, addresses.TOPIC):
             return self._route(node.kind, node.name, "")
         error = f"messages cannot be sent to {str(to)[:128]!r} without a link of their own"
         raise ProtocolError(frames.INVALID_FIELD, error)
@@ -267,8 +258,10 @@ class Publisher(Sink):
     def _route(self, kind: int, name: str, key: str) -> Route:
         route = self._routes.get((kind, name, key))
         if route is None:
-            exchange, topic = (name, key) if kind == EXCHANGE else ("", name)
-            route = Route(Source(topic, exchange, self._context.container_id, PROTOCOL, AMQP10), kind == TOPIC)
+            exchange, topic = (name, key) if kind == addresses.EXCHANGE else ("", name)
+            route = Route(
+                Source(topic, exchange, self._context.container_id, PROTOCOL, AMQP10), kind == addresses.TOPIC
+            )
             if len(self._routes) >= _MAX_ROUTES:
                 self._routes.clear()
             self._routes[kind, name, key] = route

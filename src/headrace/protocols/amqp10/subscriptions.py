@@ -14,18 +14,8 @@ from headrace.core.routing.address import format_message_id
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message
 from headrace.model import Source as MessageSource
-from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.addresses import (
-    ADDRESS,
-    ANONYMOUS,
-    MANAGEMENT,
-    PATHS,
-    QUEUE,
-    Wanted,
-    parse_node,
-    queue_path,
-    wanted_of,
-)
+from headrace.protocols.amqp10 import addresses, frames
+from headrace.protocols.amqp10.addresses import Wanted, parse_node, queue_path, wanted_of
 from headrace.protocols.amqp10.context import ConnectionContext, Reading
 from headrace.protocols.amqp10.links import Link, Origin, OutgoingLink
 from headrace.protocols.amqp10.management import Replies
@@ -111,18 +101,18 @@ def _origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
         subscription.consume(attach, Wanted())
         return subscription
     node = parse_node(source.address, source.capabilities)
-    if node.kind in (MANAGEMENT, PATHS):
+    if node.kind in (addresses.MANAGEMENT, addresses.PATHS):
         return Replies()
-    if node.kind == ANONYMOUS:
+    if node.kind == addresses.ANONYMOUS:
         raise ProtocolError(frames.INVALID_FIELD, f"the source of the link {attach.name[:64]!r} has no address")
     wanted = wanted_of(attach, source)
     source.filter = wanted.applied
     reading = context.resolve(attach.name, source, node, wanted)
     tells_route = (source.address or "").startswith("/")
-    if source.distribution_mode == _COPY and node.kind == QUEUE and not reading.is_of_stream:
+    if source.distribution_mode == _COPY and node.kind == addresses.QUEUE and not reading.is_of_stream:
         return Browsing(context, reading.queue, tells_route, wanted)
     subscription = Subscription(context, reading)
-    subscription.is_addressed = node.kind == ADDRESS or bool(wanted.group)
+    subscription.is_addressed = node.kind == addresses.ADDRESS or bool(wanted.group)
     subscription.tells_route = tells_route
     subscription.consume(attach, wanted)
     return subscription

@@ -42,7 +42,7 @@ _F32: Final = struct.Struct(">f")
 _F64: Final = struct.Struct(">d")
 _TWO_U32: Final = struct.Struct(">II")
 
-# The codes of the constructors.
+# Codes of the constructors.
 DESCRIBED: Final = 0x00
 NULL: Final = 0x40
 TRUE: Final = 0x41
@@ -85,17 +85,17 @@ ARRAY8: Final = 0xE0
 ARRAY32: Final = 0xF0
 
 FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-"""How many bytes a value takes, by the upper half of its code."""
+"""Bytes of a value, by the upper half of its code."""
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MAX_EMPTY_ITEMS: Final = 65_536
-"""How many items an array may have whose items take no bytes: nothing else would bound it."""
+"""Most items of an array whose items take no bytes, since its size does not bound it."""
 
 
 @final
 class Reader:
-    """Reads one value after the other. Raises ProtocolError (decode error) where the bytes are not what is due."""
+    """Reads one value after the other. Raises ProtocolError (decode error) for other bytes."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -109,7 +109,7 @@ class Reader:
         return self.at >= self._end
 
     def value(self, depth: int = MAX_DEPTH) -> object:
-        """The next value, whatever it is."""
+        """Return the next value."""
         code = self._octet()
         if code == DESCRIBED:
             _check_depth(depth)
@@ -117,7 +117,7 @@ class Reader:
         return self._of(code, depth)
 
     def skip(self) -> None:
-        """Step over the next value without making it; only its outermost sizes are looked at."""
+        """Step over the next value without decoding it. Only its outermost size is checked."""
         code = self._octet()
         described = 0
         while code == DESCRIBED:
@@ -139,7 +139,7 @@ class Reader:
             raise _unknown(code)
 
     def descriptor(self) -> int:
-        """The number that describes the next value; the value itself is next then."""
+        """Return the number that describes the next value, and stop before the value itself."""
         if self._octet() != DESCRIBED:
             raise ProtocolError(DECODE_ERROR, "a described value is due and something else is there")
         descriptor = self.value()
@@ -152,17 +152,14 @@ class Reader:
         raise ProtocolError(DECODE_ERROR, f"{_shown(descriptor)} describes nothing that is known here")
 
     def fields(self) -> list[object]:
-        """The items of the list that is next."""
+        """Return the items of a list, which must be the next value."""
         value = self.value()
         if not isinstance(value, list):
             raise ProtocolError(DECODE_ERROR, f"a list is due and {_shown(value)} is there")
         return value
 
     def _of(self, code: int, depth: int) -> object:
-        """The value of a constructor that was read."""
-        simple = _SIMPLE.get(code, _NOTHING)
-        if simple is not _NOTHING:
-            return [] if code == LIST0 else simple
+        """Return the value behind a constructor."""
         reading = _READERS.get(code)
         if reading is not None:
             width, make = reading
@@ -188,7 +185,7 @@ class Reader:
         return self._data[at : at + size]
 
     def _counted(self, is_short: bool) -> tuple[int, int]:
-        """Where a compound value ends, and how many items it has."""
+        """Return the end of a compound value, and the number of its items."""
         size = self._octet() if is_short else self._u32()
         end = self.at + size
         if end > self._end:
@@ -296,20 +293,13 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__.lower()} {str(value)[:64]}"
 
 
-class _Nothing:
-    """No such value."""
-
-
-_NOTHING: Final = _Nothing()
-_SIMPLE: Final[dict[int, object]] = {
-    NULL: None,
-    TRUE: True,
-    FALSE: False,
-    UINT0: UInt(0),
-    ULONG0: ULong(0),
-    LIST0: [],
-}
 _READERS: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
+    NULL: (0, lambda raw: None),
+    TRUE: (0, lambda raw: True),
+    FALSE: (0, lambda raw: False),
+    UINT0: (0, lambda raw: UInt(0)),
+    ULONG0: (0, lambda raw: ULong(0)),
+    LIST0: (0, lambda raw: []),
     UBYTE: (1, lambda raw: UByte(raw[0])),
     BYTE: (1, lambda raw: Byte(int.from_bytes(raw, signed=True))),
     SMALLUINT: (1, lambda raw: UInt(raw[0])),
@@ -333,7 +323,7 @@ _READERS: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
     UUID: (16, lambda raw: uuid.UUID(bytes=raw)),
 }
 
-# The code that an array of a type has here, whichever of the type's codes it came with: the one that holds every value.
+# The code of an array in memory, for each code that it may come with: the one that holds every value of the type.
 _WIDEST: Final = {
     TRUE: BOOLEAN,
     FALSE: BOOLEAN,
@@ -352,7 +342,7 @@ _WIDEST: Final = {
     ARRAY8: ARRAY32,
 }
 
-# Descriptors may be names, too. Numbers of one line follow one another.
+# Names of descriptors. The names of one line have consecutive numbers, from the first on.
 _LIST_NAMES: Final = (
     (frames.OPEN, "open begin attach flow transfer disposition detach end close"),
     (frames.ERROR, "error"),
@@ -385,7 +375,7 @@ def descriptor_number(descriptor: object) -> int:
 
 
 def encode_value(value: object) -> bytes:
-    """The value in its shortest encoding. Raises ValueError for what no type of AMQP holds."""
+    """Encode a value in its shortest form. Raises ValueError if no type of AMQP holds it."""
     if value is None:
         return b"\x40"
     if value is True:
@@ -399,7 +389,7 @@ def encode_value(value: object) -> bytes:
 
 
 def encode_described(descriptor: int, fields: list[object]) -> bytes:
-    """A list described by a small number, without the nulls at its end."""
+    """Encode a list described by a small number, without the nulls at its end."""
     last = len(fields)
     while last and fields[last - 1] is None:
         last -= 1
@@ -417,7 +407,7 @@ def encode_binary(raw: bytes) -> bytes:
 
 
 def encode_string(text: str) -> bytes:
-    """Code points that UTF-8 has no bytes for become question marks."""
+    """Encode a string. Code points without UTF-8 bytes become question marks."""
     return _variable(STR8, STR32, text.encode(errors="replace"))
 
 
@@ -466,7 +456,7 @@ def _encode_array(value: Array) -> bytes:
 
 
 def _item(code: int, item: object) -> bytes:
-    """An item of an array: its value without a constructor, in the form that the array's constructor says."""
+    """Encode an item of an array: its value without a constructor, in the form of the array's constructor."""
     width = code >> 4
     if code == BOOLEAN:
         return b"\x01" if item else b"\x00"
@@ -484,7 +474,7 @@ def _item(code: int, item: object) -> bytes:
 
 
 def _widened(whole: bytes) -> bytes:
-    """A compound value with four bytes each for its size and its count, without its constructor."""
+    """Return a compound value with four bytes each for size and count, without its constructor."""
     if whole[0] == LIST0:
         return _TWO_U32.pack(4, 0)
     if whole[0] in (LIST8, MAP8, ARRAY8):
