@@ -24,7 +24,7 @@ _INTEGERS: list[tuple[type[int], int, int]] = [
     (int, -(2**63), 2**63 - 1),
     (t.Timestamp, -(2**63), 2**63 - 1),
 ]
-# Few letters of each length in UTF-8, and texts on either side of what one byte can count: that is all that matters.
+# Few letters of each length in UTF-8, and texts shorter and longer than one byte can count.
 ascii_texts = st.one_of(st.text("ax-:\0\x7f", max_size=6), st.sampled_from(["x-basic-type", "x" * 255, "x" * 256]))
 texts = st.one_of(st.text("aé€😀\0\ud7ff\uffff", max_size=6), st.sampled_from(["x" * 255, "é" * 128]))
 _chars = st.sampled_from("a\0\x7fé€😀\ud7ff\ue000\U0010ffff")
@@ -63,7 +63,7 @@ primitives: st.SearchStrategy[object] = st.one_of(st.none(), *_of_code.values())
 
 @st.composite
 def arrays(draw: st.DrawFn) -> t.Array:
-    """Arrays of every primitive type, described ones and empty ones among them."""
+    """Return arrays of every primitive type, some described, some empty."""
     code = draw(st.sampled_from(sorted(_of_code)))
     items = draw(st.lists(_of_code[code], max_size=5))
     descriptor = draw(st.one_of(st.none(), st.builds(t.Symbol, ascii_texts)))
@@ -73,10 +73,10 @@ def arrays(draw: st.DrawFn) -> t.Array:
 def _nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     lists = st.lists(inner, max_size=5)
     maps = st.lists(st.tuples(primitives, inner), max_size=4).map(t.Map)
-    # What is described is not itself described: of that, too, proton loses count.
+    # No described value is described again: proton loses count of that, too.
     undescribed = inner.filter(lambda value: not isinstance(value, t.Described))
     described = st.builds(t.Described, st.one_of(st.builds(t.Symbol, ascii_texts), _of_code[codes.ULONG]), undescribed)
-    # Of primitives only: proton, which has to read them too, loses count of described values inside an array.
+    # Primitives only: proton loses count of described values inside an array.
     primitive_lists = st.lists(st.lists(primitives, max_size=3), max_size=3)
     compound_arrays = primitive_lists.map(lambda items: t.Array(codes.LIST32, list(items)))
     return st.one_of(lists, maps, described, arrays(), compound_arrays)
@@ -167,7 +167,7 @@ _CODES = {
 
 
 def is_read_by_proton(value: object) -> bool:
-    """Whether proton's reader gets it right: it does not when what is described is described again."""
+    """True if proton reads the value correctly. It does not if a described value is described again."""
     if isinstance(value, t.Described):
         return not isinstance(value.value, t.Described) and is_read_by_proton(value.value)
     if isinstance(value, t.Map):
@@ -178,7 +178,7 @@ def is_read_by_proton(value: object) -> bool:
 
 
 def read_by_proton(data: proton.Data) -> object:
-    """The value that proton's reader stands at, as one of ours."""
+    """Return the value at the position of proton's reader, as one of ours."""
     kind = data.type()
     if kind == proton.Data.DESCRIBED:
         return t.Described(*_children(data))

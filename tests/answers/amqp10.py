@@ -1,4 +1,4 @@
-"""What a server of AMQP 1.0 sends: performatives, outcomes by who decides them, and replies of the management nodes."""
+"""Answers of a server of AMQP 1.0: performatives, outcomes by the class that decides them, replies of management."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ _OF_REPLIES = {"publish", "publish_topic", "when_kept"}
 
 
 def in_the_code() -> set[str]:
-    """All performatives, all that takes what is sent and all that it comes from, and what management has core do."""
+    """Return all performatives, sinks and origins, and the calls of management to core."""
     own = subclasses_of("Performative", "protocols/amqp10")
     found = {f"{name} frame" for name in own if name != "SaslInit"}
     found |= {f"Disposition by {name}" for name in subclasses_of("Sink", "protocols/amqp10")}
@@ -78,7 +78,7 @@ def _send(place: Place) -> Request:
 
 
 def _discharge(place: Place) -> Request:
-    """A transaction with a message in it is committed."""
+    """Commit a transaction with one message."""
     client = _attached(place, sender("s", place.declare()))
     link = sender("c", "")
     link.handle, link.target = 1, Coordinator([])
@@ -93,7 +93,7 @@ def _discharge(place: Place) -> Request:
 
 
 def _settle_second(place: Place) -> Request:
-    """The receiver says what it decided, and waits to hear that the sender has settled it."""
+    """Send an outcome unsettled, and wait for the sender's settlement."""
     attach = receiver("r", place.filled())
     attach.receiver_settles = RECEIVER_SECOND
     client = _attached(place, attach)
@@ -111,7 +111,7 @@ def _manager(place: Place, node: str) -> RawClient:
 
 
 def _by_path(verb: str, path: Callable[[Place], str], said: object = None) -> Decision:
-    """A request to `/management`."""
+    """Send a request to `/management`."""
 
     def prepare(place: Place) -> Request:
         client, head = _manager(place, "/management"), Head()
@@ -122,7 +122,7 @@ def _by_path(verb: str, path: Callable[[Place], str], said: object = None) -> De
 
 
 def _by_entity(operation: str, name: Callable[[Place], str]) -> Decision:
-    """A request to `$management`."""
+    """Send a request to `$management`."""
 
     def prepare(place: Place) -> Request:
         client, head = _manager(place, "$management"), Head()

@@ -53,7 +53,7 @@ def connect(server: Server) -> Iterator[Connect]:
 
 
 def _crash(server: Server) -> None:
-    time.sleep(3)  # what was delivered or settled is safe within a second, by itself; a busy machine takes longer
+    time.sleep(3)  # claims and settlements are durable within a second; a busy machine takes longer
     server.kill()
     server.start()
 
@@ -137,7 +137,7 @@ def test_a_source_is_found_again_with_its_filter(server: Server, connect: Connec
     assert (answer.source.address, answer.source.durable) == (_QUEUE, CONFIGURATION)
     assert answer.source.filter == attach.source.filter
     assert client.all_of(Transfer, 0) == []
-    # What is closed is gone for good.
+    # A closed link leaves nothing behind.
     client.send(Detach(0, True))
     client.expect(Detach)
     _crash(server)

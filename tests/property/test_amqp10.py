@@ -1,4 +1,4 @@
-"""Laws of the AMQP 1.0 codec: every value comes back, proton reads what is written, garbage is refused and no more."""
+"""Laws of the AMQP 1.0 codec: every value comes back, proton reads our bytes, garbage raises ProtocolError only."""
 
 import proton
 import pytest
@@ -129,7 +129,7 @@ def _values_of(properties: bytes, payload: bytes) -> list[object]:
             while fields and fields[-1] is None:
                 fields.pop()
             if not fields:
-                continue  # a section that says nothing
+                continue  # an empty section
             value = t.Described(value.descriptor, fields)
         found.append(value)
     return found
@@ -226,7 +226,7 @@ def test_any_cut_of_the_bytes_gives_the_same_events(frames: list[bytes], data: s
 
 @given(_transfers())
 def test_the_quick_way_reads_a_transfer_as_the_thorough_one_does(frame: bytes) -> None:
-    """A list with four bytes for its size is not for the quick way."""
+    """Return a list with four bytes for its size, which the quick way refuses."""
     size = frame[12]
     wide = frame[8:11] + b"\xd0" + (size + 3).to_bytes(4) + frame[13:14].rjust(4, b"\0") + frame[14:]
     slow = Decoder().feed(AMQP_HEADER + (len(wide) + 8).to_bytes(4) + frame[4:8] + wide)[1]

@@ -1,4 +1,4 @@
-"""Whatever a client sends in whole frames is answered or refused in the protocol: the connection raises nothing."""
+"""A connection answers or refuses any whole frames in the protocol, and raises nothing."""
 
 from typing import cast
 
@@ -208,6 +208,6 @@ def test_any_frames_in_any_order_are_answered_or_refused(frames: list[bytes]) ->
         assert error is None or error.condition != "amqp:internal-error", error
     again = House(house.engine, house.clock)
     again.broker.codecs.add(AMQP10, Amqp10Codec())
-    Server(*doors_to(again.broker), again.clock, "test")  # whatever was kept is read
+    Server(*doors_to(again.broker), again.clock, "test")  # reads the stored sources
     consumers = [(queue.name, queue.consumers) for queue in house.broker.topology.queues.values() if queue.consumers]
     assert consumers == []

@@ -1,4 +1,4 @@
-"""The bytes of AMQP 1.0, pinned: frames as the standard draws them, messages as they are stored."""
+"""The bytes of AMQP 1.0, pinned: frames of the standard, and stored messages."""
 
 import contextlib
 

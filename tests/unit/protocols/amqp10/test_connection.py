@@ -1,4 +1,4 @@
-"""What a connection of AMQP 1.0 refuses, bounds and keeps, seen in its frames."""
+"""Refusals, bounds and durable state of a connection of AMQP 1.0, seen in its frames."""
 
 from headrace.core.access.permissions import Permission
 from headrace.core.access.users import Limits
@@ -198,7 +198,7 @@ def test_an_open_transaction_ends_with_its_connection() -> None:
     assert office.house.consume("q").payloads == ["one"]
 
 
-# -- what outlives a link --------------------------------------------------------------------------------------------
+# -- state that outlives a link --------------------------------------------------------------------------------------
 
 
 def _durable() -> Attach:

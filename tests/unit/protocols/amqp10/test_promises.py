@@ -1,4 +1,4 @@
-"""Answers of AMQP 1.0 that promise something durable come when it is, in order; other sessions do not wait."""
+"""Answers of AMQP 1.0 that promise durable state wait for it, in order. Other sessions do not wait."""
 
 import pytest
 

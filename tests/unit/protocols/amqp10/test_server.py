@@ -1,4 +1,4 @@
-"""Durable sources in storage: the very bytes, those of earlier versions, and bytes that are none of them."""
+"""Durable sources in storage: their bytes, the keys of earlier versions, and other bytes."""
 
 import pytest
 from hypothesis import given
