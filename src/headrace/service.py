@@ -27,8 +27,8 @@ from headrace.protocols.amqp091.connection import Connection as Amqp091Connectio
 from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.context import Server as Amqp10Server
 from headrace.protocols.amqp10.properties import Amqp10Codec
+from headrace.protocols.amqp10.server import Server as Amqp10Server
 from headrace.protocols.greeting import AmqpGreeting
 from headrace.protocols.mqtt.connection import Connection as MqttConnection
 from headrace.protocols.mqtt.properties import Mqtt5Codec

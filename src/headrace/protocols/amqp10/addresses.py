@@ -1,4 +1,4 @@
-"""What the address and the filters of a terminus mean. Nothing is looked up here."""
+"""Addresses and filters of termini, parsed. context.py looks up what they name."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ from headrace.protocols.amqp10.properties import to_neutral
 from headrace.protocols.amqp10.types import Described, Map
 from headrace.selector import Selector, parse
 
-# Filters are known by their descriptors; the key under which one stands is the receiver's own affair.
+# Descriptors name filters. The receiver chooses the keys.
 _SELECTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004, "amqp:sql-filter", "jms-selector")
 _OFFSETS: Final = ("rabbitmq:stream-offset-spec",)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
@@ -21,26 +21,26 @@ _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 @final
 class Wanted:
-    """What a receiver asks for besides an address."""
+    """The wishes of a receiver besides its address."""
 
     __slots__ = ("applied", "auto_commit", "group", "mode", "no_local", "position", "priority", "selector")
 
     def __init__(self) -> None:
         self.group = ""
         self.mode = ""
-        """In which the group is to be joined; "" for as it is."""
+        """The mode to join the group in; "" for the mode that it has."""
         self.position: str | int | datetime | None = None
         self.auto_commit = True
         self.priority = 0
         self.selector: Selector | None = None
         self.no_local = False
-        """Whether what its own container publishes is not for it; on topics."""
+        """True if messages of its own container are not for it, on topics."""
         self.applied = Map()
-        """The filters that are in force: what the answer says."""
+        """The filters in force, for the answer."""
 
 
 def wanted_of(attach: Attach, source: Source) -> Wanted:
-    """Raises ProtocolError (invalid field) for values that make no sense, BadExpression for a selector."""
+    """Read the wishes of an attach. Raises ProtocolError (invalid field), or BadExpression for a selector."""
     wanted = Wanted()
     properties = attach.properties.texts()
     wanted.group = _text(properties, "consumer-group")
@@ -60,7 +60,7 @@ def wanted_of(attach: Attach, source: Source) -> Wanted:
 
 
 def _apply(wanted: Wanted, key: object, value: object) -> bool:
-    """Have a filter in force; False when it is none that is known here, as the answer then tells."""
+    """Put a filter in force. Return False for an unknown one, which the answer leaves out."""
     descriptor, content = (value.descriptor, value.value) if isinstance(value, Described) else (key, value)
     if descriptor in _SELECTORS:
         if not isinstance(content, str):
@@ -100,18 +100,18 @@ def _flag(properties: Mapping[str, object], name: str) -> bool:
 
 
 QUEUE: Final = 1
-"""The queue of that name."""
+"""A queue by its name."""
 ADDRESS: Final = 2
-"""`$queue/<name>/<key>`, for all queues that match."""
+"""`$queue/<name>/<key>`: all queues that match."""
 EXCHANGE: Final = 3
-"""An exchange, with a key or with each message's subject for one."""
+"""An exchange, with a key or with each message's subject for a key."""
 TOPIC: Final = 4
 """A plain topic."""
 ANONYMOUS: Final = 5
-"""Each message says where it goes."""
+"""No address: each message has its own."""
 MANAGEMENT: Final = 6
 PATHS: Final = 7
-"""The management of RabbitMQ 4: requests are paths and verbs."""
+"""Management as in RabbitMQ 4, with paths and verbs."""
 
 MANAGEMENT_ADDRESS: Final = "$management"
 PATHS_ADDRESS: Final = "/management"
@@ -119,7 +119,7 @@ PATHS_ADDRESS: Final = "/management"
 
 @final
 class Node:
-    """Where a link leads. `name` is the queue, the address, the exchange or the topic."""
+    """The node that an address means. `name` is the queue, the address, the exchange or the topic."""
 
     __slots__ = ("key", "kind", "name")
 
@@ -133,10 +133,10 @@ class Node:
 
 
 def parse_node(address: str | None, capabilities: list[str]) -> Node:
-    """Raises ProtocolError (invalid field) for an address that is none of the forms.
+    """Parse an address. Raises ProtocolError (invalid field).
 
-    A plain name is a queue's; one with levels or wildcards is a topic. The capabilities `queue` and `topic` decide
-    where they are given.
+    A plain name is a queue's, and a name with levels or wildcards is a topic's, unless the capability `queue` or
+    `topic` decides.
     """
     if not address:
         return Node(ANONYMOUS)
@@ -165,7 +165,7 @@ def parse_node(address: str | None, capabilities: list[str]) -> Node:
 
 
 def _by_path(address: str) -> Node:
-    """The forms of RabbitMQ 4, and those of its plugin before."""
+    """Parse the forms of RabbitMQ 4, and of its older plugin."""
     parts = address[1:].split("/")
     first, rest = parts[0], parts[1:]
     if first == "queues" and len(rest) == 1 and rest[0]:
@@ -188,7 +188,7 @@ def _by_path(address: str) -> Node:
 
 
 def queue_path(name: str) -> str:
-    """The address of a queue, whatever its name is."""
+    """Return the address of a queue of any name."""
     return "/queues/" + quote(name, safe="")
 
 

@@ -1,4 +1,7 @@
-"""Bytes to values of AMQP 1.0. Raises ProtocolError and nothing else, whatever the bytes are."""
+"""Values of AMQP 1.0 to bytes and back. types.py has the types of the values.
+
+Reading raises ProtocolError and nothing else, for any bytes. Writing chooses the shortest encoding.
+"""
 
 import struct
 import uuid
@@ -10,47 +13,6 @@ from headrace.errors import ProtocolError
 from headrace.protocols.amqp10 import frames
 from headrace.protocols.amqp10.frames import DECODE_ERROR
 from headrace.protocols.amqp10.types import (
-    ARRAY8,
-    ARRAY32,
-    BOOLEAN,
-    BYTE,
-    CHAR,
-    DECIMAL32,
-    DECIMAL64,
-    DECIMAL128,
-    DESCRIBED,
-    DOUBLE,
-    FALSE,
-    FIXED_WIDTHS,
-    FLOAT,
-    INT,
-    LIST0,
-    LIST8,
-    LIST32,
-    LONG,
-    MAP8,
-    MAP32,
-    NULL,
-    SHORT,
-    SMALLINT,
-    SMALLLONG,
-    SMALLUINT,
-    SMALLULONG,
-    STR8,
-    STR32,
-    SYM8,
-    SYM32,
-    TIMESTAMP,
-    TRUE,
-    UBYTE,
-    UINT,
-    UINT0,
-    ULONG,
-    ULONG0,
-    USHORT,
-    UUID,
-    VBIN8,
-    VBIN32,
     Array,
     Byte,
     Char,
@@ -70,17 +32,70 @@ from headrace.protocols.amqp10.types import (
     UShort,
 )
 
+_U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+_I16: Final = struct.Struct(">h")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
 _F32: Final = struct.Struct(">f")
 _F64: Final = struct.Struct(">d")
+_TWO_U32: Final = struct.Struct(">II")
+
+# Codes of the constructors.
+DESCRIBED: Final = 0x00
+NULL: Final = 0x40
+TRUE: Final = 0x41
+FALSE: Final = 0x42
+UINT0: Final = 0x43
+ULONG0: Final = 0x44
+LIST0: Final = 0x45
+UBYTE: Final = 0x50
+BYTE: Final = 0x51
+SMALLUINT: Final = 0x52
+SMALLULONG: Final = 0x53
+SMALLINT: Final = 0x54
+SMALLLONG: Final = 0x55
+BOOLEAN: Final = 0x56
+USHORT: Final = 0x60
+SHORT: Final = 0x61
+UINT: Final = 0x70
+INT: Final = 0x71
+FLOAT: Final = 0x72
+CHAR: Final = 0x73
+DECIMAL32: Final = 0x74
+ULONG: Final = 0x80
+LONG: Final = 0x81
+DOUBLE: Final = 0x82
+TIMESTAMP: Final = 0x83
+DECIMAL64: Final = 0x84
+DECIMAL128: Final = 0x94
+UUID: Final = 0x98
+VBIN8: Final = 0xA0
+STR8: Final = 0xA1
+SYM8: Final = 0xA3
+VBIN32: Final = 0xB0
+STR32: Final = 0xB1
+SYM32: Final = 0xB3
+LIST8: Final = 0xC0
+MAP8: Final = 0xC1
+LIST32: Final = 0xD0
+MAP32: Final = 0xD1
+ARRAY8: Final = 0xE0
+ARRAY32: Final = 0xF0
+
+FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+"""Bytes of a value, by the upper half of its code."""
+
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 _MAX_EMPTY_ITEMS: Final = 65_536
-"""How many items an array may have whose items take no bytes: nothing else would bound it."""
+"""Most items of an array whose items take no bytes, since its size does not bound it."""
 
 
 @final
 class Reader:
-    """Reads one value after the other. Raises ProtocolError (decode error) where the bytes are not what is due."""
+    """Reads one value after the other. Raises ProtocolError (decode error) for other bytes."""
 
     __slots__ = ("_data", "_end", "at")
 
@@ -94,7 +109,7 @@ class Reader:
         return self.at >= self._end
 
     def value(self, depth: int = MAX_DEPTH) -> object:
-        """The next value, whatever it is."""
+        """Return the next value."""
         code = self._octet()
         if code == DESCRIBED:
             _check_depth(depth)
@@ -102,7 +117,7 @@ class Reader:
         return self._of(code, depth)
 
     def skip(self) -> None:
-        """Step over the next value without making it; only its outermost sizes are looked at."""
+        """Step over the next value without decoding it. Only its outermost size is checked."""
         code = self._octet()
         described = 0
         while code == DESCRIBED:
@@ -124,7 +139,7 @@ class Reader:
             raise _unknown(code)
 
     def descriptor(self) -> int:
-        """The number that describes the next value; the value itself is next then."""
+        """Return the number that describes the next value, and stop before the value itself."""
         if self._octet() != DESCRIBED:
             raise ProtocolError(DECODE_ERROR, "a described value is due and something else is there")
         descriptor = self.value()
@@ -137,17 +152,14 @@ class Reader:
         raise ProtocolError(DECODE_ERROR, f"{_shown(descriptor)} describes nothing that is known here")
 
     def fields(self) -> list[object]:
-        """The items of the list that is next."""
+        """Return the items of a list, which must be the next value."""
         value = self.value()
         if not isinstance(value, list):
             raise ProtocolError(DECODE_ERROR, f"a list is due and {_shown(value)} is there")
         return value
 
     def _of(self, code: int, depth: int) -> object:
-        """The value of a constructor that was read."""
-        simple = _SIMPLE.get(code, _NOTHING)
-        if simple is not _NOTHING:
-            return [] if code == LIST0 else simple
+        """Return the value behind a constructor."""
         reading = _READERS.get(code)
         if reading is not None:
             width, make = reading
@@ -173,7 +185,7 @@ class Reader:
         return self._data[at : at + size]
 
     def _counted(self, is_short: bool) -> tuple[int, int]:
-        """Where a compound value ends, and how many items it has."""
+        """Return the end of a compound value, and the number of its items."""
         size = self._octet() if is_short else self._u32()
         end = self.at + size
         if end > self._end:
@@ -281,20 +293,13 @@ def _shown(value: object) -> str:
     return f"{type(value).__name__.lower()} {str(value)[:64]}"
 
 
-class _Nothing:
-    """No such value."""
-
-
-_NOTHING: Final = _Nothing()
-_SIMPLE: Final[dict[int, object]] = {
-    NULL: None,
-    TRUE: True,
-    FALSE: False,
-    UINT0: UInt(0),
-    ULONG0: ULong(0),
-    LIST0: [],
-}
 _READERS: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
+    NULL: (0, lambda raw: None),
+    TRUE: (0, lambda raw: True),
+    FALSE: (0, lambda raw: False),
+    UINT0: (0, lambda raw: UInt(0)),
+    ULONG0: (0, lambda raw: ULong(0)),
+    LIST0: (0, lambda raw: []),
     UBYTE: (1, lambda raw: UByte(raw[0])),
     BYTE: (1, lambda raw: Byte(int.from_bytes(raw, signed=True))),
     SMALLUINT: (1, lambda raw: UInt(raw[0])),
@@ -318,7 +323,7 @@ _READERS: Final[dict[int, tuple[int, Callable[[bytes], object]]]] = {
     UUID: (16, lambda raw: uuid.UUID(bytes=raw)),
 }
 
-# The code that an array of a type has here, whichever of the type's codes it came with: the one that holds every value.
+# The code of an array in memory, for each code that it may come with: the one that holds every value of the type.
 _WIDEST: Final = {
     TRUE: BOOLEAN,
     FALSE: BOOLEAN,
@@ -337,35 +342,16 @@ _WIDEST: Final = {
     ARRAY8: ARRAY32,
 }
 
-# Descriptors may be names too.
+# Names of descriptors. The names of one line have consecutive numbers, from the first on.
+_LIST_NAMES: Final = (
+    (frames.OPEN, "open begin attach flow transfer disposition detach end close"),
+    (frames.ERROR, "error"),
+    (frames.RECEIVED, "received accepted rejected released modified source target"),
+    (frames.COORDINATOR, "coordinator declare discharge declared transactional-state"),
+    (frames.SASL_MECHANISMS, "sasl-mechanisms sasl-init sasl-challenge sasl-response sasl-outcome"),
+)
 _DESCRIPTOR_NAMES: Final = {
-    "amqp:open:list": frames.OPEN,
-    "amqp:begin:list": frames.BEGIN,
-    "amqp:attach:list": frames.ATTACH,
-    "amqp:flow:list": frames.FLOW,
-    "amqp:transfer:list": frames.TRANSFER,
-    "amqp:disposition:list": frames.DISPOSITION,
-    "amqp:detach:list": frames.DETACH,
-    "amqp:end:list": frames.END,
-    "amqp:close:list": frames.CLOSE,
-    "amqp:error:list": frames.ERROR,
-    "amqp:received:list": frames.RECEIVED,
-    "amqp:accepted:list": frames.ACCEPTED,
-    "amqp:rejected:list": frames.REJECTED,
-    "amqp:released:list": frames.RELEASED,
-    "amqp:modified:list": frames.MODIFIED,
-    "amqp:source:list": frames.SOURCE,
-    "amqp:target:list": frames.TARGET,
-    "amqp:coordinator:list": frames.COORDINATOR,
-    "amqp:declare:list": frames.DECLARE,
-    "amqp:discharge:list": frames.DISCHARGE,
-    "amqp:declared:list": frames.DECLARED,
-    "amqp:transactional-state:list": frames.TRANSACTIONAL_STATE,
-    "amqp:sasl-mechanisms:list": frames.SASL_MECHANISMS,
-    "amqp:sasl-init:list": frames.SASL_INIT,
-    "amqp:sasl-challenge:list": frames.SASL_CHALLENGE,
-    "amqp:sasl-response:list": frames.SASL_RESPONSE,
-    "amqp:sasl-outcome:list": frames.SASL_OUTCOME,
+    **{f"amqp:{name}:list": first + at for first, names in _LIST_NAMES for at, name in enumerate(names.split())},
     "amqp:header:list": frames.HEADER,
     "amqp:delivery-annotations:map": frames.DELIVERY_ANNOTATIONS,
     "amqp:message-annotations:map": frames.MESSAGE_ANNOTATIONS,
@@ -375,4 +361,162 @@ _DESCRIPTOR_NAMES: Final = {
     "amqp:amqp-sequence:list": frames.SEQUENCE,
     "amqp:amqp-value:*": frames.VALUE,
     "amqp:footer:map": frames.FOOTER,
+}
+
+
+def descriptor_number(descriptor: object) -> int:
+    """Return the number of a descriptor, which may be a name; -1 if it is neither."""
+    if isinstance(descriptor, Symbol):
+        return _DESCRIPTOR_NAMES.get(descriptor, -1)
+    return int(descriptor) if isinstance(descriptor, int) else -1
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def encode_value(value: object) -> bytes:
+    """Encode a value in its shortest form. Raises ValueError if no type of AMQP holds it."""
+    if value is None:
+        return b"\x40"
+    if value is True:
+        return b"\x41"
+    if value is False:
+        return b"\x42"
+    writer = _WRITERS.get(type(value))
+    if writer is None:
+        raise ValueError(f"a {type(value).__name__} is of no type of AMQP 1.0")
+    return writer(value)
+
+
+def encode_described(descriptor: int, fields: list[object]) -> bytes:
+    """Encode a list described by a small number, without the nulls at its end."""
+    last = len(fields)
+    while last and fields[last - 1] is None:
+        last -= 1
+    return bytes((DESCRIBED, SMALLULONG, descriptor)) + encode_list(fields[:last])
+
+
+def encode_list(items: list[object]) -> bytes:
+    if not items:
+        return b"\x45"
+    return _compound(LIST8, LIST32, len(items), b"".join([encode_value(item) for item in items]))
+
+
+def encode_binary(raw: bytes) -> bytes:
+    return _variable(VBIN8, VBIN32, raw)
+
+
+def encode_string(text: str) -> bytes:
+    """Encode a string. Code points without UTF-8 bytes become question marks."""
+    return _variable(STR8, STR32, text.encode(errors="replace"))
+
+
+def encode_symbol(text: str) -> bytes:
+    return _variable(SYM8, SYM32, text.encode("ascii", errors="replace"))
+
+
+def encode_uint(value: int) -> bytes:
+    if 0 < value < 256:
+        return bytes((SMALLUINT, value))
+    return b"\x70" + _U32.pack(value) if value else b"\x43"
+
+
+def _encode_ulong(value: int) -> bytes:
+    if 0 < value < 256:
+        return bytes((SMALLULONG, value))
+    return b"\x80" + _U64.pack(value) if value else b"\x44"
+
+
+def _encode_int(value: int) -> bytes:
+    return b"\x54" + value.to_bytes(1, signed=True) if -128 <= value < 128 else b"\x71" + _I32.pack(value)
+
+
+def _encode_long(value: int) -> bytes:
+    if -128 <= value < 128:
+        return b"\x55" + value.to_bytes(1, signed=True)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return b"\x81" + _I64.pack(value)
+
+
+def _encode_map(value: Map) -> bytes:
+    parts: list[bytes] = []
+    for key, item in value.pairs:
+        parts.append(encode_value(key))
+        parts.append(encode_value(item))
+    return _compound(MAP8, MAP32, len(parts), b"".join(parts))
+
+
+def _encode_array(value: Array) -> bytes:
+    head = bytes([value.code])
+    if value.descriptor is not None:
+        head = b"\x00" + encode_value(value.descriptor) + head
+    body = b"".join([_item(value.code, item) for item in value.items])
+    return _compound(ARRAY8, ARRAY32, len(value.items), head + body)
+
+
+def _item(code: int, item: object) -> bytes:
+    """Encode an item of an array: its value without a constructor, in the form of the array's constructor."""
+    width = code >> 4
+    if code == BOOLEAN:
+        return b"\x01" if item else b"\x00"
+    if width in FIXED_WIDTHS and isinstance(item, int):
+        return int(item).to_bytes(FIXED_WIDTHS[width], signed=code in _SIGNED)
+    if code in (LIST32, MAP32):
+        return _widened(encode_value(item))
+    if isinstance(item, Array):
+        whole = _encode_array(item)
+        return whole[1:] if whole[0] == ARRAY32 else _widened(whole)
+    whole = encode_value(item)
+    if width == 0xB and whole[0] >> 4 == 0xA:
+        return _U32.pack(whole[1]) + whole[2:]
+    return whole[1:]
+
+
+def _widened(whole: bytes) -> bytes:
+    """Return a compound value with four bytes each for size and count, without its constructor."""
+    if whole[0] == LIST0:
+        return _TWO_U32.pack(4, 0)
+    if whole[0] in (LIST8, MAP8, ARRAY8):
+        return _TWO_U32.pack(whole[1] + 3, whole[2]) + whole[3:]
+    return whole[1:]
+
+
+def _variable(short: int, long: int, raw: bytes) -> bytes:
+    size = len(raw)
+    return bytes((short, size)) + raw if size < 256 else bytes([long]) + _U32.pack(size) + raw
+
+
+def _compound(short: int, long: int, count: int, body: bytes) -> bytes:
+    size = len(body)
+    if size < 255 and count < 256:
+        return bytes((short, size + 1, count)) + body
+    return bytes([long]) + _TWO_U32.pack(size + 4, count) + body
+
+
+_SIGNED: Final = frozenset({BYTE, SHORT, INT, LONG, TIMESTAMP})
+_WRITERS: Final[dict[type, Callable[..., bytes]]] = {
+    UByte: lambda value: b"\x50" + int(value).to_bytes(1),
+    UShort: lambda value: b"\x60" + _U16.pack(value),
+    UInt: encode_uint,
+    ULong: _encode_ulong,
+    Byte: lambda value: b"\x51" + int(value).to_bytes(1, signed=True),
+    Short: lambda value: b"\x61" + _I16.pack(value),
+    Int: _encode_int,
+    int: _encode_long,
+    Timestamp: lambda value: b"\x83" + _I64.pack(value),
+    Float: lambda value: b"\x72" + _F32.pack(value),
+    float: lambda value: b"\x82" + _F64.pack(value),
+    Char: lambda value: b"\x73" + _U32.pack(ord(value)),
+    Symbol: encode_symbol,
+    str: encode_string,
+    bytes: encode_binary,
+    Decimal32: lambda value: b"\x74" + value,
+    Decimal64: lambda value: b"\x84" + value,
+    Decimal128: lambda value: b"\x94" + value,
+    uuid.UUID: lambda value: b"\x98" + value.bytes,
+    list: encode_list,
+    Map: _encode_map,
+    Array: _encode_array,
+    Described: lambda value: b"\x00" + encode_value(value.descriptor) + encode_value(value.value),
 }
