@@ -15,8 +15,8 @@ from typing import Final, final
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from headrace.admin.api.connections import visible
 from headrace.admin.pages import Call, Pages
+from headrace.admin.resources import visible_connections
 from headrace.admin.sampler import queue_values
 from headrace.admin.site import MONITORING, ClusterStanding
 from headrace.admin.slices import ordered, sliced
@@ -181,7 +181,7 @@ def standing_metrics(page: Exposition, standing: ClusterStanding) -> None:
 
 
 async def _connections(call: Call, page: Exposition) -> None:
-    found = await visible(call)
+    found = await visible_connections(call)
     family = page.gauge("headrace_connections", "Open connections.")
     for protocol, count in sorted(Counter(connection.facts.protocol for connection in found).items()):
         family.add(count, {"protocol": protocol})

@@ -379,6 +379,24 @@ class Texts(Kind):
 
 
 @final
+class Object(Kind):
+    """A JSON object with any members."""
+
+    noun = "object"
+
+    def __init__(self, expected: str = "must be an object") -> None:
+        self.expected = expected
+
+    def read(self, value: object) -> object:
+        if not isinstance(value, dict):
+            raise Unfit(self.expected)
+        return value
+
+    def schema(self) -> dict[str, object]:
+        return {"type": "object"}
+
+
+@final
 class Unchecked(Kind):
     """A JSON value that its room reads: headers, arguments, positions."""
 
