@@ -33,7 +33,7 @@ def hosts(call: Call, wanted: str = "") -> list[tuple[str, Broker]]:
 
 
 async def delete_host(call: Call, name: str) -> dict[str, object]:
-    """Delete a virtual host; return what was deleted with it. Raises NotFound, Refused."""
+    """Delete a virtual host; return the numbers of its queues and messages. Raises NotFound, Refused."""
     broker = call.site.hosts.find(name)
     queues = list(broker.topology.queues.values()) if broker is not None else []
     messages = 0

@@ -173,7 +173,7 @@ def _exchange(exchange: Exchange) -> Row:
 
 
 async def import_definitions(call: Call) -> Response:
-    """Declare all definitions of the body. Raises BadRequest for one that differs from what exists."""
+    """Declare all definitions of the body. Raises BadRequest if one exists and differs."""
     body = await call.json()
     only = named_host(call)
     if not only:
