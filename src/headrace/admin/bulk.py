@@ -34,7 +34,7 @@ from headrace.core.ledger import ONCE
 from headrace.core.publishing import TO_EXCHANGE, TO_QUEUE, TO_TOPIC, Bulk
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import DEFAULT_HOST, scoped
-from headrace.errors import AccessRefused, HeadraceError, NotFound, Refused, TooLarge, Truncated
+from headrace.errors import HeadraceError, Refused, TooLarge, Truncated
 from headrace.net.connection import outcome
 from headrace.storage.api import MAX_NAME_BYTES
 
@@ -92,13 +92,7 @@ def routes(pages: Pages) -> list[BaseRoute]:
 def place_of(call: Call) -> tuple[Broker, Rights, str]:
     """Return broker, rights and name of the virtual host of the query. Raises NotFound, AccessRefused."""
     host = call.request.query_params.get("vhost", DEFAULT_HOST)
-    broker = call.site.hosts.find(host)
-    if broker is None:
-        raise NotFound(f"no vhost '{host}'")
-    rights = call.site.access.rights(call.visitor.account, host)
-    if rights is None:
-        raise AccessRefused(f"access to vhost '{host}' refused for user '{call.visitor.name}'")
-    return broker, rights, host
+    return *call.enter(host), host
 
 
 def queue_of(call: Call, broker: Broker, rights: Rights) -> Queue:

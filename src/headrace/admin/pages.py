@@ -252,6 +252,16 @@ class Call:
             raise AccessRefused(f"user '{self.visitor.name}' has no permissions in vhost '{host}'")
         return rights
 
+    def enter(self, host: str) -> tuple[Broker, Rights]:
+        """Return a virtual host that the visitor may use, and the rights there. Raises NotFound, AccessRefused."""
+        broker = self.site.hosts.find(host)
+        if broker is None:
+            raise NotFound(f"no vhost '{host}'")
+        rights = self.site.access.rights(self.visitor.account, host)
+        if rights is None:
+            raise AccessRefused(f"access to vhost '{host}' refused for user '{self.visitor.name}'")
+        return broker, rights
+
     def meter(self, messages: int, largest_bytes: int) -> None:
         """Count messages before they are published. Raises TooLarge, Unavailable if they exceed a limit."""
         self.site.hosts.check_memory()

@@ -21,7 +21,6 @@ from headrace.core.properties import NativeCodec, Properties
 from headrace.core.publisher import Publisher
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
-from headrace.errors import AccessRefused, NotFound
 from headrace.model import NATIVE
 from headrace.net.connection import outcome
 
@@ -61,7 +60,9 @@ async def publish(call: Call) -> Response:
     if not body.topic:
         raise BadRequest('"topic" is missing: it is a topic, or a queue as $queue/<name>')
     payload, properties = _payload(body), _properties(body)
-    publisher = _publisher(call, body.vhost or DEFAULT_HOST)
+    broker, rights = call.enter(body.vhost or DEFAULT_HOST)
+    account, client_id = call.visitor.account, f"{PROTOCOL}:{call.visitor.name}"
+    publisher = Publisher(broker, account, rights, client_id, PROTOCOL, NATIVE)
 
     def send(confirm: Confirm | None) -> int:
         return publisher.publish(
@@ -78,17 +79,6 @@ async def publish(call: Call) -> Response:
     publisher.check_rate(call.site.clock.monotonic_us())
     receivers = send(None) if body.qos == BEST_EFFORT else await outcome(send)
     return JSONResponse({"status": "ok", "receivers": receivers})
-
-
-def _publisher(call: Call, name: str) -> Publisher:
-    """Raises NotFound for the virtual host, AccessRefused if the visitor may not enter it."""
-    broker = call.site.hosts.find(name)
-    if broker is None:
-        raise NotFound(f"no vhost '{name}'")
-    rights = call.site.access.rights(call.visitor.account, name)
-    if rights is None:
-        raise AccessRefused(f"access to vhost '{name}' refused for user '{call.visitor.name}'")
-    return Publisher(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
 
 
 async def _read(call: Call) -> PublishBody:

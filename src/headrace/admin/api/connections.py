@@ -206,27 +206,27 @@ _CONNECTION: Final = "/connections/{connection}"
 _SESSION: Final = "/sessions/{vhost}/{client}"
 
 OPERATIONS: Final = (
-    Operation("GET", "/connections", list_connections, "List connections", Paged, answer=page_of("Connection")),
-    Operation("GET", _CONNECTION, show_connection, "One connection", answer=ref("Connection")),
+    Operation("GET", "/connections", list_connections, "List connections", page_of("Connection"), Paged),
+    Operation("GET", _CONNECTION, show_connection, "One connection", ref("Connection")),
     Operation("DELETE", _CONNECTION, end_connection, "End a connection", status=204),
-    Operation("GET", "/channels", list_channels, "List channels", Paged, answer=page_of("Channel")),
-    Operation("GET", "/consumers", list_consumers, "List consumers", ConsumerList, answer=page_of("Consumer")),
-    Operation("GET", "/sessions", list_sessions, "List MQTT sessions", SessionList, answer=page_of("Session")),
-    Operation("GET", _SESSION, show_session, "One MQTT session", answer=ref("Session")),
+    Operation("GET", "/channels", list_channels, "List channels", page_of("Channel"), Paged),
+    Operation("GET", "/consumers", list_consumers, "List consumers", page_of("Consumer"), ConsumerList),
+    Operation("GET", "/sessions", list_sessions, "List MQTT sessions", page_of("Session"), SessionList),
+    Operation("GET", _SESSION, show_session, "One MQTT session", ref("Session")),
     Operation(
         "GET",
         _SESSION + "/subscriptions",
         list_subscriptions,
         "Subscriptions of a session",
+        page_of("Subscription"),
         Paged,
-        answer=page_of("Subscription"),
     ),
     Operation(
         "DELETE",
         _SESSION,
         end_session,
         "End a session with the messages that wait for it",
-        answer=table(("client_id", "messages"), client_id=TEXT, messages=COUNT),
+        table(client_id=TEXT, messages=COUNT),
         needs=ADMINISTRATOR,
     ),
 )

@@ -238,7 +238,6 @@ async def _in_steps(call: Call, broker: Broker, step: Step, limit: int, start: i
 _QUEUE: Final = "/queues/{vhost}/{queue}"
 _LETTERS: Final = _QUEUE + "/dead-letters"
 _MOVED: Final = table(
-    ("queue", "messages", "next"),
     queue={**TEXT, "description": "Queue that held them; empty if there is none."},
     messages=COUNT,
     next={"type": ["integer", "null"], "description": "`offset` to go on from; null at the end."},
@@ -250,37 +249,24 @@ OPERATIONS: Final = (
         _QUEUE + "/move",
         move_messages,
         "Move waiting messages to another queue",
+        table(messages=COUNT),
         body=Move,
-        answer=table(("messages",), messages=COUNT),
     ),
-    Operation(
-        "GET", "/dead-letters/{vhost}", list_graves, "Queues of dead letters", Paged, answer=page_of("DeadLetterQueue")
-    ),
+    Operation("GET", "/dead-letters/{vhost}", list_graves, "Queues of dead letters", page_of("DeadLetterQueue"), Paged),
     Operation(
         "GET",
         "/dead-letters/{vhost}/{queue}",
         show_grave,
         "Where the dead letters of a queue are",
+        ref("DeadLetterQueue"),
         Exact,
-        answer=ref("DeadLetterQueue"),
     ),
     Operation(
-        "GET",
-        _LETTERS,
-        list_letters,
-        "The dead letters of a queue, without taking them",
-        Letters,
-        answer=page_of("Message"),
+        "GET", _LETTERS, list_letters, "The dead letters of a queue, without taking them", page_of("Message"), Letters
     ),
     Operation(
-        "POST",
-        _LETTERS + "/redrive",
-        redrive,
-        "Send dead letters back to where they died",
-        Exact,
-        Redrive,
-        _MOVED,
+        "POST", _LETTERS + "/redrive", redrive, "Send dead letters back to where they died", _MOVED, Exact, Redrive
     ),
-    Operation("POST", _LETTERS + "/move", move, "Move dead letters to another queue", Exact, Move, _MOVED),
-    Operation("POST", _LETTERS + "/purge", purge, "Drop the dead letters of a queue", Exact, Purge, _MOVED),
+    Operation("POST", _LETTERS + "/move", move, "Move dead letters to another queue", _MOVED, Exact, Move),
+    Operation("POST", _LETTERS + "/purge", purge, "Drop the dead letters of a queue", _MOVED, Exact, Purge),
 )

@@ -70,7 +70,6 @@ _QUEUE: Final[dict[str, Schema]] = {
 
 _SOURCE: Final[Schema] = {
     **table(
-        ("queue", "state", "offset", "lag", "missed", "oversized"),
         queue=TEXT,
         state={"type": "string", "enum": [FOLLOWING, BEHIND, FULL, NO_SOURCE, DAMAGED]},
         offset=COUNT,
@@ -83,15 +82,13 @@ _SOURCE: Final[Schema] = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Problem": table(("error", "reason"), error=TEXT, reason=TEXT),
-    "Queue": table(tuple(_QUEUE), **_QUEUE),
+    "Problem": table(error=TEXT, reason=TEXT),
+    "Queue": table(**_QUEUE),
     "DeclaredQueue": table(
-        (*_QUEUE, "warnings"),
         **_QUEUE,
         warnings={**TEXTS, "description": "Settings that look like a mistake."},
     ),
     "QueueDetails": table(
-        (*_QUEUE, "definition", "source", "oldest_age_ms", "history"),
         **_QUEUE,
         reason=TEXT,
         warnings={**TEXTS, "description": "Settings that look like a mistake."},
@@ -102,19 +99,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         history=_SERIES,
     ),
     "Group": table(
-        (
-            "queue",
-            "name",
-            "mode",
-            "is_paused",
-            "cursor",
-            "committed",
-            "lag",
-            "ready",
-            "delayed",
-            "pending",
-            "consumers",
-        ),
         queue=TEXT,
         name=TEXT,
         mode={"type": "string", "enum": ["work", "stream"]},
@@ -136,11 +120,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         redelivered=COUNT,
         acknowledged=COUNT,
     ),
-    "Pending": table(
-        ("offset", "consumer", "attempts", "due"), offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT
-    ),
+    "Pending": table(offset=COUNT, consumer=TEXT, attempts=COUNT, due=_MAYBE_TEXT),
     "Message": table(
-        ("offset", "topic", "exchange", "payload", "payload_encoding", "payload_bytes", "properties"),
         offset=COUNT,
         timestamp=_MAYBE_TEXT,
         exchange=TEXT,
@@ -156,7 +137,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         is_cut=FLAG,
     ),
     "Ended": table(
-        ("at", "queue", "group", "offset", "outcome", "deliveries", "attempts", "ended_at"),
+        ("topic", "exchange", "published_at"),
         at={**COUNT, "description": "Offset in the history."},
         queue=TEXT,
         group=TEXT,
@@ -166,11 +147,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
         published_at=_MAYBE_TEXT,
         outcome={**TEXT, "description": "done, or the reason of a dead letter or a drop."},
         deliveries=COUNT,
-        attempts={"type": "array", "items": table(("consumer",), consumer=TEXT, claimed_at=_MAYBE_TEXT)},
+        attempts={"type": "array", "items": table(consumer=TEXT, claimed_at=_MAYBE_TEXT)},
         ended_at=_MAYBE_TEXT,
     ),
     "DeadLetterQueue": table(
-        ("queue", "origin", "messages", "has_others"),
         vhost=TEXT,
         queue={**TEXT, "description": "Queue that holds them; empty if there is none."},
         origin={**TEXT, "description": "Queue in which they died, if known."},
@@ -178,7 +158,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         has_others={**FLAG, "description": "True if it may also hold messages that are no dead letters."},
     ),
     "Connection": table(
-        ("name", "protocol", "user", "vhost", "state"),
         name=TEXT,
         protocol=TEXT,
         user=TEXT,
@@ -194,10 +173,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
         sent_bytes=COUNT,
         client_properties=TABLE,
     ),
-    "Channel": table(("name", "connection", "number"), name=TEXT, connection=TEXT, number=COUNT),
-    "Consumer": table(("queue", "group", "name"), vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
+    "Channel": table(name=TEXT, connection=TEXT, number=COUNT),
+    "Consumer": table(vhost=TEXT, queue=TEXT, group=TEXT, name=TEXT),
     "Session": table(
-        ("vhost", "client_id", "is_connected", "subscriptions", "waiting"),
         vhost=TEXT,
         client_id=TEXT,
         is_connected=FLAG,
@@ -207,15 +185,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         waiting=COUNT,
         has_will=FLAG,
     ),
-    "Subscription": table(("pattern", "qos"), pattern=TEXT, qos=COUNT, group=TEXT),
-    "VirtualHost": table(("name", "queues"), name=TEXT, queues=COUNT),
-    "User": table(("name", "tags"), name=TEXT, tags=TEXTS, limits=TABLE),
-    "Permission": table(
-        ("user", "vhost", "configure", "write", "read"), user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT
-    ),
-    "TopicPermission": table(
-        ("user", "vhost", "exchange", "write", "read"), user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT
-    ),
+    "Subscription": table(pattern=TEXT, qos=COUNT, group=TEXT),
+    "VirtualHost": table(name=TEXT, queues=COUNT),
+    "User": table(name=TEXT, tags=TEXTS, limits=TABLE),
+    "Permission": table(user=TEXT, vhost=TEXT, configure=TEXT, write=TEXT, read=TEXT),
+    "TopicPermission": table(user=TEXT, vhost=TEXT, exchange=TEXT, write=TEXT, read=TEXT),
 }
 
 

@@ -42,16 +42,15 @@ class FromOffset:
     limit: int = option(DEFAULT_LIMIT, Number(1, MAX_LIMIT))
 
 
-def table(required: tuple[str, ...] = (), **members: Schema) -> Schema:
-    """Return the schema of an object in an answer."""
-    found: dict[str, object] = {"type": "object", "properties": dict(members)}
-    return {**found, "required": list(required)} if required else found
+def table(optional: tuple[str, ...] = (), /, **members: Schema) -> Schema:
+    """Return the schema of an object in an answer; all members are required but the optional ones."""
+    required = [name for name in members if name not in optional]
+    return {"type": "object", "properties": dict(members), "required": required}
 
 
 def page_of(item: str) -> Schema:
     """Return the schema of a page of a list."""
     return table(
-        ("items", "next"),
         items={"type": "array", "items": ref(item)},
         next={"description": "`after` (or `offset`) of the next page; null at the end."},
     )
@@ -69,11 +68,11 @@ class Operation:
     path: str
     page: Page
     summary: str
+    answer: Schema | None = None
     query: type | None = None
     """Model of the query parameters."""
     body: type | Schema | None = None
     """Model of the body; a schema where core reads the body."""
-    answer: Schema | None = None
     status: int = 200
     needs: str = MANAGEMENT
     """Tag that a user must have."""

@@ -108,9 +108,7 @@ OPERATIONS: Final = (
         "/overview",
         overview,
         "The broker at a glance",
-        OfHost,
-        answer=table(
-            ("version", "totals", "rates", "history"),
+        table(
             version=TEXT,
             uptime_ms=COUNT,
             memory_bytes=COUNT,
@@ -119,15 +117,15 @@ OPERATIONS: Final = (
             history=TABLE,
             connections_by_protocol=TABLE,
         ),
+        OfHost,
     ),
     Operation(
         "GET",
         "/cluster",
         cluster,
         "Nodes that share a store, and its owner",
-        needs=MONITORING,
-        answer=table(
-            ("role", "owner", "epoch", "nodes", "takeovers", "groups"),
+        table(
+            ("node", "write_policy", "group", "lease"),
             node=TEXT,
             role=TEXT,
             write_policy=TEXT,
@@ -139,19 +137,14 @@ OPERATIONS: Final = (
             takeovers=_TABLES,
             groups=_TABLES,
         ),
+        needs=MONITORING,
     ),
     Operation(
         "POST",
         "/reload",
         reload,
         "Read the configuration again",
-        answer=table(
-            ("applied", "created", "altered", "needs_restart"),
-            applied=TEXTS,
-            created=TEXTS,
-            altered=TEXTS,
-            needs_restart=TEXTS,
-        ),
+        table(applied=TEXTS, created=TEXTS, altered=TEXTS, needs_restart=TEXTS),
         needs=ADMINISTRATOR,
     ),
 )

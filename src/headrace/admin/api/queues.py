@@ -345,7 +345,7 @@ def _ended_value(name: str, value: object) -> object:
 _PATH: Final = "/queues/{vhost}/{queue}"
 _GROUPS: Final = _PATH + "/groups"
 _GROUP: Final = _GROUPS + "/{group}"
-_DROPPED: Final = table(("messages",), messages=COUNT)
+_DROPPED: Final = table(messages=COUNT)
 _DECLARATION: Final = {
     "type": "object",
     "properties": {
@@ -356,37 +356,30 @@ _DECLARATION: Final = {
 }
 
 OPERATIONS: Final = (
-    Operation("GET", "/queues", list_queues, "List queues", QueueList, answer=page_of("Queue")),
-    Operation("GET", _PATH, show_queue, "Everything about a queue", answer=ref("QueueDetails")),
-    Operation("PUT", _PATH, declare_queue, "Declare a queue", Update, _DECLARATION, ref("DeclaredQueue")),
-    Operation("DELETE", _PATH, delete_queue, "Delete a queue", Deletion, answer=_DROPPED),
-    Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", answer=_DROPPED),
-    Operation("GET", _GROUPS, list_groups, "List the groups of a queue", Paged, answer=page_of("Group")),
-    Operation("GET", _GROUP, show_group, "Progress of a group", answer=ref("Group")),
-    Operation("GET", _GROUP + "/pending", list_pending, "Unsettled deliveries", FromOffset, answer=page_of("Pending")),
-    Operation(
-        "POST", _GROUP + "/seek", seek_group, "Move a stream group to a position", body=Seek, answer=ref("Group")
-    ),
-    Operation("POST", _GROUP + "/pause", pause_group, "Deliver nothing until resumed", answer=ref("Group")),
-    Operation("POST", _GROUP + "/resume", resume_group, "Deliver again", answer=ref("Group")),
+    Operation("GET", "/queues", list_queues, "List queues", page_of("Queue"), QueueList),
+    Operation("GET", _PATH, show_queue, "Everything about a queue", ref("QueueDetails")),
+    Operation("PUT", _PATH, declare_queue, "Declare a queue", ref("DeclaredQueue"), Update, _DECLARATION),
+    Operation("DELETE", _PATH, delete_queue, "Delete a queue", _DROPPED, Deletion),
+    Operation("POST", _PATH + "/purge", purge_queue, "Drop all messages that wait", _DROPPED),
+    Operation("GET", _GROUPS, list_groups, "List the groups of a queue", page_of("Group"), Paged),
+    Operation("GET", _GROUP, show_group, "Progress of a group", ref("Group")),
+    Operation("GET", _GROUP + "/pending", list_pending, "Unsettled deliveries", page_of("Pending"), FromOffset),
+    Operation("POST", _GROUP + "/seek", seek_group, "Move a stream group to a position", ref("Group"), body=Seek),
+    Operation("POST", _GROUP + "/pause", pause_group, "Deliver nothing until resumed", ref("Group")),
+    Operation("POST", _GROUP + "/resume", resume_group, "Deliver again", ref("Group")),
     Operation(
         "DELETE",
         _GROUP,
         delete_group,
         "Forget a group without consumers",
-        answer=table(
-            ("queue", "group", "messages"),
-            queue=TEXT,
-            group=TEXT,
-            messages={**COUNT, "description": "Messages that it had not settled."},
-        ),
+        table(queue=TEXT, group=TEXT, messages={**COUNT, "description": "Messages that it had not settled."}),
     ),
     Operation(
         "GET",
         _PATH + "/history",
         list_history,
         "How messages ended and who had claimed them",
+        page_of("Ended"),
         FromOffset,
-        answer=page_of("Ended"),
     ),
 )

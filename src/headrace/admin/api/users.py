@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from starlette.responses import Response
@@ -141,66 +142,43 @@ _PERMISSION: Final = "/permissions/{vhost}/{user}"
 _TOPIC_PERMISSION: Final = "/topic-permissions/{vhost}/{user}/{exchange}"
 
 
+_administration: Final = partial(Operation, needs=ADMINISTRATOR)
+
 OPERATIONS: Final = (
-    Operation("GET", "/vhosts", list_hosts, "List virtual hosts", Paged, answer=page_of("VirtualHost")),
-    Operation("PUT", _HOST, put_host, "Create a virtual host", answer=ref("VirtualHost"), needs=ADMINISTRATOR),
-    Operation(
+    Operation("GET", "/vhosts", list_hosts, "List virtual hosts", page_of("VirtualHost"), Paged),
+    _administration("PUT", _HOST, put_host, "Create a virtual host", ref("VirtualHost")),
+    _administration(
         "DELETE",
         _HOST,
         delete_host,
         "Remove a virtual host with its queues and messages",
-        answer=table(("vhost", "queues", "messages"), vhost=TEXT, queues=COUNT, messages=COUNT),
-        needs=ADMINISTRATOR,
+        table(vhost=TEXT, queues=COUNT, messages=COUNT),
     ),
-    Operation("GET", "/users", list_users, "List users", Paged, answer=page_of("User"), needs=ADMINISTRATOR),
-    Operation("GET", _USER, show_user, "One user", answer=ref("User"), needs=ADMINISTRATOR),
-    Operation(
-        "PUT", _USER, put_user, "Create or change a user", body=UserBody, answer=ref("User"), needs=ADMINISTRATOR
+    _administration("GET", "/users", list_users, "List users", page_of("User"), Paged),
+    _administration("GET", _USER, show_user, "One user", ref("User")),
+    _administration("PUT", _USER, put_user, "Create or change a user", ref("User"), body=UserBody),
+    _administration("DELETE", _USER, delete_user, "Remove a user", status=204),
+    _administration("GET", "/permissions", list_permissions, "List permissions", page_of("Permission"), Paged),
+    _administration(
+        "PUT", _PERMISSION, put_permission, "Let a user into a virtual host", ref("Permission"), body=Patterns
     ),
-    Operation("DELETE", _USER, delete_user, "Remove a user", status=204, needs=ADMINISTRATOR),
-    Operation(
-        "GET",
-        "/permissions",
-        list_permissions,
-        "List permissions",
-        Paged,
-        answer=page_of("Permission"),
-        needs=ADMINISTRATOR,
+    _administration("DELETE", _PERMISSION, delete_permission, "Revoke a permission", status=204),
+    _administration(
+        "GET", "/topic-permissions", list_topic_permissions, "List topic permissions", page_of("TopicPermission"), Paged
     ),
-    Operation(
-        "PUT",
-        _PERMISSION,
-        put_permission,
-        "Let a user into a virtual host",
-        body=Patterns,
-        answer=ref("Permission"),
-        needs=ADMINISTRATOR,
-    ),
-    Operation("DELETE", _PERMISSION, delete_permission, "Revoke a permission", status=204, needs=ADMINISTRATOR),
-    Operation(
-        "GET",
-        "/topic-permissions",
-        list_topic_permissions,
-        "List topic permissions",
-        Paged,
-        answer=page_of("TopicPermission"),
-        needs=ADMINISTRATOR,
-    ),
-    Operation(
+    _administration(
         "PUT",
         _TOPIC_PERMISSION,
         put_topic_permission,
         "Restrict a user to topics of an exchange",
+        ref("TopicPermission"),
         body=TopicPatterns,
-        answer=ref("TopicPermission"),
-        needs=ADMINISTRATOR,
     ),
-    Operation(
+    _administration(
         "DELETE",
         _TOPIC_PERMISSION,
         delete_topic_permission,
         "Lift the restriction to topics of an exchange",
         status=204,
-        needs=ADMINISTRATOR,
     ),
 )
