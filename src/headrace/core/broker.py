@@ -24,7 +24,7 @@ from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, DEFAULT_BOU
 from headrace.core.pubsub.sessions import Sessions, SessionStore
 from headrace.core.queue.claims import Claims
 from headrace.core.queue.definition import EPHEMERAL, RESUME, QueueDefinition, offset_at, parse_position
-from headrace.core.queue.dispatch import AT_A_TIME, Browser, Consumer, Credit, Delivery, Show, glance_at_deliveries
+from headrace.core.queue.dispatch import Browser, Consumer, Credit, Delivery, Show
 from headrace.core.queue.group import ACK, Group, PendingEntry, mode_to_join
 from headrace.core.queue.history import HISTORY_PREFIX, read_entry
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named, remove_group
@@ -712,25 +712,19 @@ class Broker:
     def acknowledge(self, deliveries: list[Delivery]) -> None:
         """End many deliveries well, in their order; those that are not pending any more are passed over."""
         batch, now_us = self._pipeline.batch, self._clock.now_us()
-        at = glanced_to = 0
+        at = 0
         end = len(deliveries)
         while at < end:
             consumer, group = deliveries[at].consumer, deliveries[at].group
             stop = at + 1
             while stop < end and deliveries[stop].consumer is consumer and deliveries[stop].group is group:
                 stop += 1
-            if stop < end and stop > glanced_to:
-                glanced_to = stop + AT_A_TIME
-                glance_at_deliveries(deliveries[stop:glanced_to])
             if group.queue.is_gone:
                 for delivery in deliveries[at:stop]:
                     consumer.release(delivery.offset)
                 at = stop
                 continue
-            if stop - at == 1:
-                group.acknowledge_one(batch, consumer, deliveries[at], now_us)
-            else:
-                group.acknowledge(batch, consumer, deliveries[at:stop], now_us)
+            group.acknowledge(batch, consumer, deliveries[at:stop], now_us)
             at = stop
             if group.is_drained:
                 self._pipeline.settled()

@@ -1,21 +1,13 @@
-"""Who gets the next message: consumers, browsers, their credit, and fair turns among them. No offsets move here.
-
-With a message in each of ten thousand queues, what a message looks at has left the processor's caches since the last
-one for that queue, and is waited for line by line. A loop that only looks hardly waits: while one line is on its way
-it is at the next queue already: 4 to 7 % of what a message costs there, in commits of a thousand and more. Interpreted,
-looking takes longer than that saves. The sums mean nothing; they are there because the compiler leaves out what is not
-used.
-"""
+"""Who gets the next message: consumers, browsers, their credit, and fair turns among them. No offsets move here."""
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import AccessRefused, Refused
 from headrace.model import Message
 from headrace.selector import Selector
-from headrace.version import IS_COMPILED
 
 if TYPE_CHECKING:
     from headrace.core.queue.group import Group
@@ -92,7 +84,6 @@ def unsettled_from(queue: "Queue", offset: int, limit: int, max_bytes: int) -> l
 
 
 UNLIMITED: Final = 1 << 60
-_NONE: Final = -1
 
 
 @final
@@ -180,10 +171,6 @@ class Recipient(ABC):
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Take what the consumer gets. Never called from within a call that the consumer made."""
 
-    def glance(self) -> int:
-        """Look at what delivering looks at: see dispatch.py."""
-        return 0
-
 
 @final
 class _Call(Recipient):
@@ -206,8 +193,7 @@ class Consumer:
     """
 
     __slots__ = (
-        "_many",
-        "_one",
+        "_held",
         "allowance",
         "auto_ack",
         "cancelled",
@@ -244,10 +230,8 @@ class Consumer:
         """How many messages it may hold at a time."""
         self.holding = 0
         """How many it holds unsettled."""
-        self._one = _NONE
-        """The offset of what it holds, if it is one: a set is four times as much for the processor's caches."""
-        self._many: set[int] | None = None
-        """The offsets, if it is more."""
+        self._held: set[int] = set()
+        """The offsets it holds unsettled."""
         self.allowance = UNLIMITED
         """How many more messages it may get at all; unlike credit, settling does not give it back."""
         self.shared = shared
@@ -293,64 +277,33 @@ class Consumer:
         self.cancelled = self.overdue = None
 
     def holds(self, offset: int) -> bool:
-        """Whether it has this message and did not settle it."""
-        return offset == self._one or (self._many is not None and offset in self._many)
+        """Return whether it holds this message unsettled."""
+        return offset in self._held
 
     def held(self) -> list[int]:
-        """The offsets it holds unsettled, in order."""
-        if self._one != _NONE:
-            return [self._one]
-        return sorted(self._many) if self._many is not None else []
+        """Return the offsets it holds unsettled, in order."""
+        return sorted(self._held)
 
-    def take(self, offsets: list[int]) -> None:
-        """These are on their way to it: they use up its room."""
-        if self.auto_ack:
-            self.allowance -= len(offsets)
-            return
-        if len(offsets) == 1:
-            self.take_run(offsets[0], offsets[0] + 1)
-            return
-        self._all().update(offsets)
-        self._use(len(offsets))
-
-    def take_run(self, start: int, stop: int) -> None:
-        """The same for neighbours, of one who settles what it gets."""
-        if stop - start == 1 and not self.holding:
-            self._one = start
-        else:
-            self._all().update(range(start, stop))
-        self._use(stop - start)
-
-    def _use(self, count: int) -> None:
+    def take(self, offsets: Sequence[int]) -> None:
+        """Use up room for messages that are on their way to it; they count as held unless it acknowledges by itself."""
+        count = len(offsets)
         self.allowance -= count
+        if self.auto_ack:
+            return
+        self._held.update(offsets)
         self.holding += count
         if self.shared is not None:
             self.shared.used += count
 
-    def _all(self) -> set[int]:
-        """The offsets it holds, also if it is one."""
-        many = self._many
-        if many is None:
-            many = self._many = set()
-        if self._one != _NONE:
-            many.add(self._one)
-            self._one = _NONE
-        return many
-
     def release(self, offset: int) -> None:
-        many = self._many
-        if offset == self._one:
-            self._one = _NONE
+        """Free the room of one message, if it holds that."""
+        if offset in self._held:
+            self._held.remove(offset)
             self._give_back(1)
-        elif many is not None:
-            count = len(many)
-            many.discard(offset)
-            if len(many) != count:
-                self._give_back(1)
 
     def release_all(self, offsets: list[int]) -> None:
-        """The same for many, all of which it holds."""
-        self._all().difference_update(offsets)
+        """Free the room of several messages, all of which it holds."""
+        self._held.difference_update(offsets)
         self._give_back(len(offsets))
 
     def _give_back(self, count: int) -> None:
@@ -623,27 +576,3 @@ class RoundRobin:
                 self._insert(former)
                 self.trust(following)
         return consumers[0] if consumers else None
-
-
-AT_A_TIME: Final = 64
-"""What so many need fits into the second of the caches."""
-
-
-def glance_at_queues(queues: "list[Queue]") -> int:
-    """These are about to deliver."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for queue in queues:
-        seen += queue.glance()
-    return seen
-
-
-def glance_at_deliveries(deliveries: list[Delivery]) -> int:
-    """These are about to be settled."""
-    if not IS_COMPILED:
-        return 0
-    seen = 0
-    for delivery in deliveries:
-        seen += delivery.group.glance() + len(delivery.message.payload)
-    return seen

@@ -105,8 +105,6 @@ class Group(ABC):
         # What every message looks at comes first: with thousands of groups it is read from memory, line by line.
         self.queue = queue
         self.state = state
-        self.only: Consumer | None = None
-        """The only member, if it wants all messages; then nothing else need be known of the members."""
         self.is_paused = False
         """Whether nothing is delivered for now, whoever has room."""
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
@@ -129,7 +127,6 @@ class Group(ABC):
         return self.state.committed + self.state.settled_count
 
     def _members_changed(self) -> None:
-        self.only = self.consumers.only
         self.queue.look_at_readers()
 
     @property
@@ -137,10 +134,6 @@ class Group(ABC):
         """Whether its members may have messages that are not synced yet: not if they get to know an offset by which
         another message goes after a power loss."""
         return not self.consumers.tellers
-
-    def glance(self) -> int:
-        """Look at what a message looks at: see dispatch.py."""
-        return 0
 
     @property
     def is_drained(self) -> bool:
@@ -182,10 +175,6 @@ class Group(ABC):
     @abstractmethod
     def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
         """End many deliveries of a consumer well; those that it does not hold any more are passed over."""
-
-    def acknowledge_one(self, batch: Batch, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
-        """The same for one."""
-        self.acknowledge(batch, consumer, [delivery], now_us)
 
     @abstractmethod
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:

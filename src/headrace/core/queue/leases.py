@@ -146,13 +146,10 @@ class Leases:
     most groups have one claim or none: that one is in no dictionary, which would be made larger for every fifth claim.
     """
 
-    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted", "_one")
+    __slots__ = ("_batches", "_deliveries", "_ends", "_given", "_is_ordered", "_last_us", "_noted")
 
     def __init__(self) -> None:
-        self._one: Delivery | None = None
-        """What is held, if it is one; it goes to the others when there are more."""
-        self._deliveries: dict[int, Delivery] | None = None
-        """All that is held, once it is more; made when it is needed."""
+        self._deliveries: dict[int, Delivery] = {}
         self._given = 0
         """How many were given since nothing was held."""
         self._is_ordered = True
@@ -166,41 +163,20 @@ class Leases:
         """How many offsets there are in `_ends`."""
 
     def __len__(self) -> int:
-        if self._one is not None:
-            return 1
-        return len(self._deliveries) if self._deliveries is not None else 0
+        return len(self._deliveries)
 
     def __iter__(self) -> Iterator[Delivery]:
-        return iter(self._all().values() if len(self) else ())
+        return iter(self._deliveries.values())
 
     def __contains__(self, offset: int) -> bool:
-        return self.get(offset) is not None
+        return offset in self._deliveries
 
     def get(self, offset: int) -> Delivery | None:
-        one = self._one
-        if one is not None:
-            return one if one.offset == offset else None
-        return self._deliveries.get(offset) if self._deliveries is not None else None
-
-    def _all(self) -> dict[int, Delivery]:
-        """What is held by offset, also if it is one."""
-        one, held = self._one, self._deliveries
-        if held is None:
-            held = self._deliveries = {}
-        if one is not None:
-            held[one.offset] = one
-            self._one = None
-        return held
+        return self._deliveries.get(offset)
 
     def give(self, deliveries: list[Delivery], due_us: int) -> None:
         """These, which nobody holds, are held from now on, until `due_us`."""
-        if len(deliveries) == 1 and self._one is None and not self._deliveries and self._is_ordered:
-            one = deliveries[0]
-            one.due_us = self._last_us = due_us
-            one.is_held = True
-            self._one = one
-            return
-        held = self._all()
+        held = self._deliveries
         if held and self._is_ordered and due_us < self._last_us:
             self._is_ordered = False
             self._sweep()
@@ -217,32 +193,22 @@ class Leases:
 
     def renew(self, deliveries: list[Delivery], due_us: int) -> None:
         """These take the place of those that are held of the same messages, and are held until `due_us`."""
-        held = self._all()
+        held = self._deliveries
         for delivery in deliveries:
             held.pop(delivery.offset).is_held = False
         self.give(deliveries, due_us)
 
     def end(self, offset: int) -> Delivery:
         """This one is held no more."""
-        one = self._one
-        delivery = one if one is not None and one.offset == offset else self._all()[offset]
-        self.let_go(delivery)
-        return delivery
-
-    def let_go(self, delivery: Delivery) -> None:
-        """The same for one that is at hand."""
+        delivery = self._deliveries.pop(offset)
         delivery.is_held = False
-        if delivery is self._one:
-            self._one = None
-            return
-        held = self._all()
-        del held[delivery.offset]
-        if not held:
+        if not self._deliveries:
             self._begin_anew()
+        return delivery
 
     def end_all(self, deliveries: list[Delivery], consumer: Consumer) -> list[Delivery]:
         """Those of these that the consumer holds, which are held no more."""
-        held = self._all()
+        held = self._deliveries
         ended: list[Delivery] = []
         for delivery in deliveries:
             lease = held.get(delivery.offset)
@@ -258,13 +224,13 @@ class Leases:
         """Nothing is held any more."""
         for delivery in self:
             delivery.is_held = False
-        self._deliveries = None
+        self._deliveries.clear()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         """Nothing is held now. What took little room keeps it, and is not made anew each time."""
         if self._given > _SLACK:
-            self._deliveries = None
+            self._deliveries = {}
         self._given = 0
         if not self._is_ordered:
             self._is_ordered = True
@@ -276,7 +242,7 @@ class Leases:
         found: list[Delivery] = []
         if not len(self):
             return found
-        held = self._all()
+        held = self._deliveries
         if self._is_ordered:
             for delivery in held.values():
                 if delivery.due_us > now_us or len(found) == most:
@@ -302,8 +268,6 @@ class Leases:
 
     def next_end_us(self) -> int:
         """When the next claim ends; 0 when nothing is held."""
-        if self._one is not None:
-            return self._one.due_us
         if self._is_ordered:
             for first in self:
                 return first.due_us

@@ -206,8 +206,6 @@ class Queue:
     due: int
     """The round in which it delivers: see pipeline.py."""
     refusal: Corrupt | None
-    _only_group: Group | None
-    """The group, if there is one."""
     browsers: tuple[Browser, ...]
     awaited_bytes: int
     """How large the message is that waits for room in the stream from which it is filled; -1 for none."""
@@ -241,7 +239,6 @@ class Queue:
         self.statistics = around.statistics
         self.given = around.given if self.durable else None
         self.groups: dict[str, Group] = {}
-        self._only_group = None
         self._group_list = ()
         self.browsers = ()
         self.selector: Selector | None = parse(definition.filter) if definition.filter else None
@@ -553,7 +550,6 @@ class Queue:
     def look_at_groups(self) -> None:
         """Groups came or went."""
         self._group_list = tuple(self.groups.values())
-        self._only_group = self._group_list[0] if len(self._group_list) == 1 else None
         self.look_at_readers()
         self.look_at_exit()
 
@@ -563,14 +559,6 @@ class Queue:
 
     def work_groups(self) -> list[WorkGroup]:
         return [group for group in self.groups.values() if isinstance(group, WorkGroup)]
-
-    def glance(self) -> int:
-        """Look at what delivering looks at: see dispatch.py."""
-        group = self._only_group
-        if group is None:
-            return 0
-        only = group.only
-        return group.glance() + (only.recipient.glance() if only is not None else 0)
 
     def pump(self, batch: Batch, now_us: int) -> None:
         """Deliver to everybody who has room."""
@@ -582,11 +570,8 @@ class Queue:
             if self.browsers:
                 for browser in self.browsers:
                     browser.pump(now_us)
-            if self._only_group is not None:
-                self._pump(batch, self._only_group, now_us)
-            else:
-                for group in self._group_list:  # a consumer may join another group while it is delivered to
-                    self._pump(batch, group, now_us)
+            for group in self._group_list:  # a consumer may join another group while it is delivered to
+                self._pump(batch, group, now_us)
             if self.awaited_bytes >= 0:
                 offer_room(self)
         except Corrupt as error:
@@ -595,8 +580,7 @@ class Queue:
             try_again(self, now_us)
 
     def _pump(self, batch: Batch, group: Group, now_us: int) -> None:
-        has_members = group.only is not None or len(group.consumers) > 0
-        if has_members and (self.deliver_before_sync or not self.unsynced or group.deliver_before_sync):
+        if len(group.consumers) and (self.deliver_before_sync or not self.unsynced or group.deliver_before_sync):
             group.pump(batch, now_us)
 
     def pump_soon(self) -> None:
@@ -674,7 +658,7 @@ class Queue:
     def look_at_exit(self) -> None:
         """Something changed that decides on how messages leave."""
         is_plain = self.durable and not (self.is_stream or self.is_limited or self.disposal.has_given_up)
-        self._is_cut_at_once = is_plain and self._only_group is not None and not self.is_retained
+        self._is_cut_at_once = is_plain and len(self._group_list) == 1 and not self.is_retained
 
     def trim(self, batch: Batch) -> None:
         """What every work group is done with leaves the log, unless it is a stream."""

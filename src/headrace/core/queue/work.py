@@ -334,7 +334,7 @@ class WorkGroup(Group):
     def is_drained(self) -> bool:
         if self.has_more() or self.waiting.has_kept:
             return False
-        return self.only is not None or not self.consumers.selective
+        return not self.consumers.selective
 
     @property
     def unsettled(self) -> int:
@@ -349,12 +349,6 @@ class WorkGroup(Group):
         for offset, entry in self.state.pending.items():
             entries.append(PendingEntry(offset, "", entry.attempts, 0 if entry.consumer else entry.due_us))
         return sorted(entries, key=lambda entry: entry.offset)
-
-    def glance(self) -> int:
-        queue, only = self.queue, self.only
-        seen = self.state.glance() + self.passed + len(self.leases) + queue.lease_us + queue.cut_below
-        seen += queue.log.next_offset
-        return seen + only.holding + only.lease_us if only is not None else seen
 
     # -- delivering --------------------------------------------------------------------------------------------------
 
@@ -373,7 +367,7 @@ class WorkGroup(Group):
         False, and nothing done, where it is not as simple as that. With a message in each of many queues this is most
         of what there is to do for each.
         """
-        consumer, queue, state = self.only, self.queue, self.state
+        consumer, queue, state = self.consumers.only, self.queue, self.state
         if consumer is None or consumer.auto_ack or self.is_paused or queue.has_history:
             return False
         if self.returning or not (self.waiting.is_empty and self.is_plain()):
@@ -382,20 +376,14 @@ class WorkGroup(Group):
         room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
         if room <= 0 or start >= queue.log.next_offset:
             return True
-        lone, stop = queue.log.lone(start), start + 1
-        if lone is not None:  # 400 instructions less than by way of a list of messages
-            if lone.expires_us or lone.not_before_us:
+        deliveries, stop = [], start
+        for message in queue.log.read(start, room, most_bytes(queue.log)):
+            if message.expires_us or message.not_before_us:
                 return False
-            deliveries = [Delivery(self, consumer, start, lone, 1, False)]
-        else:
-            deliveries, stop = [], start
-            for message in queue.log.read(start, room, most_bytes(queue.log)):
-                if message.expires_us or message.not_before_us:
-                    return False
-                deliveries.append(Delivery(self, consumer, stop, message, 1, False))
-                stop += 1
+            deliveries.append(Delivery(self, consumer, stop, message, 1, False))
+            stop += 1
         state.cursor = stop
-        consumer.take_run(start, stop)
+        consumer.take(range(start, stop))
         self._count(stop - start, 0)
         due_us = now_us + (consumer.lease_us or queue.lease_us)
         self.leases.give(deliveries, due_us)
@@ -552,7 +540,7 @@ class WorkGroup(Group):
 
     def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
-        self.leases.let_go(lease)
+        self.leases.end(offset)
         consumer.release(offset)
         if outcome == ACK:
             self.finish_one(batch, offset, lease.message, lease.attempts, now_us)
@@ -597,28 +585,6 @@ class WorkGroup(Group):
         for before, behind in runs:
             batch.commit_for(queue).ack_at(queue.log, self.name, before, behind)
         batch.commit_for(queue).ack_at(queue.log, self.name, start, stop, cut)
-
-    def acknowledge_one(self, batch: Batch, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
-        """The same for one, without looking for what is at hand: with a message in each of many queues all are such."""
-        offset = delivery.offset
-        if consumer.is_silent:
-            self._hear(consumer)
-        if not delivery.is_held:
-            if self.holder(offset) is consumer:  # it came back from a transaction that failed
-                self.settle(batch, consumer, offset, ACK, now_us)
-            return
-        queue, committed = self.queue, self.state.committed
-        self.leases.let_go(delivery)
-        consumer.release(offset)
-        if queue.has_history:
-            queue.note_end(batch, self, offset, delivery.attempts, DONE, now_us)
-        queue.settled(delivery.message)
-        self._forget(offset)
-        cut = queue.cut(batch, self)
-        if cut > offset and queue.given is not None:
-            self._store_later(queue.given, committed, now_us)
-        else:
-            batch.commit_for(queue).ack_at(queue.log, self.name, offset, offset + 1, cut)
 
     @property
     def unstored(self) -> int:
