@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.config.kinds import parse_duration_ms
 from headrace.config.replication import meant
@@ -11,9 +11,6 @@ from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
-
-if TYPE_CHECKING:
-    from headrace.core.queue.queue import Queue
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -63,16 +60,6 @@ def position_text(value: object) -> str:
     if kind == TIMESTAMP:
         return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
     return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
-
-
-def offset_at(queue: "Queue", place: tuple[str, int]) -> int:
-    """The offset of a stream that a place stands for, as `parse_position` gives it."""
-    kind, value = place
-    if kind == FIRST:
-        return queue.first_offset
-    if kind == NEXT:
-        return queue.log.next_offset
-    return queue.log.find(value) if kind == TIMESTAMP else value
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:

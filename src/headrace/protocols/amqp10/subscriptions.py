@@ -13,9 +13,9 @@ from headrace.core.access import permissions as rights
 from headrace.core.access.permissions import READ
 from headrace.core.broker import Broker
 from headrace.core.queue.definition import QueueDefinition
-from headrace.core.queue.dispatch import Browser, Consumer, Delivery, Found
+from headrace.core.queue.dispatch import Consumer, Delivery, Found
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE, STREAM_MODE, mode_to_join
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue
+from headrace.core.queue.queue import DEFAULT_GROUP, Browser, Queue
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import effective_group, format_message_id, group_of_client, parse_address
 from headrace.core.routing.exchange import Binding
