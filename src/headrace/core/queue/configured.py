@@ -1,10 +1,10 @@
 """Queues of the configuration file, with FluxMQ's names: read, compared, created or changed. None is deleted.
 
-Defaults are the same: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, messages that live
-168 h, 100,000 of them at most. A full queue refuses what is published (`reject-publish`): the publisher is told, and
-nothing that was confirmed is lost; `overflow: drop-head` must be asked for.
+Defaults are FluxMQ's: a lease of 30 s, 10 retries with backoff, dead letters to `$dlq/<queue>`, a time to live of
+168 h, 100,000 messages at most. A full queue refuses publishes (`reject-publish`): the publisher is told, and no
+confirmed message is lost; `overflow: drop-head` must be asked for.
 
-All of it is checked before any of it happens.
+All entries are checked before any of them takes effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ _REPLICATION: Final = Table(
 
 @final
 class Position(Kind):
-    """A place in a stream."""
+    """A position in a stream."""
 
     noun = "earliest, latest, an offset or timestamp=TIME"
 
@@ -153,18 +153,18 @@ QUEUE: Final = Table(
     help="Queues that are there when the broker serves: made, or changed to be as they are described here.",
     required=("name",),
 )  # fmt: skip
-"""What may be said of a queue."""
+"""The keys of a queue."""
 FILE_QUEUE: Final = Table(
     Key("vhost", Name(MAX_NAME_BYTES), DEFAULT_HOST, "The virtual host it is in; it is made where there is none."),
     *QUEUE.keys.values(),
     help=QUEUE.help,
     required=QUEUE.required,
 )
-"""The same in a file, where nothing else says in which virtual host."""
+"""The keys of a queue in a file, with its virtual host."""
 
 
 def configured(values: Mapping[str, object]) -> QueueDefinition:
-    """The definition that an entry of `queues` in the configuration stands for. Raises Fault, naming the key."""
+    """Return the definition of an entry of `queues` in the configuration. Raises Fault, naming the key."""
     where = f"queue {shown(values['name'])}" if "name" in values else "queues[]"
     read: dict[str, Any] = QUEUE.read(values, where)
     name, kind = read["name"], read["type"]
@@ -211,8 +211,10 @@ def configured(values: Mapping[str, object]) -> QueueDefinition:
 
 
 def _limits(limits: dict[str, Any], retention: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Limits and retention. A stream is bounded by retention alone, so what is said of the one counts for the other;
-    a time to live ends for its readers at once, and on the disk as retention goes."""
+    """Return limits and retention. A stream is bounded by retention alone, so its limits count as retention too.
+
+    A stream's time to live hides messages from readers at once; retention removes them from the disk.
+    """
     is_stream = kind == STREAM
     depth = _or(limits["max_depth"], 0 if is_stream else DEFAULT_MAX_DEPTH)
     ttl_ms = _or(limits["message_ttl"], 0 if is_stream else DEFAULT_TTL_MS)
@@ -240,7 +242,7 @@ def _retry(values: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
-    """Streams and ephemeral queues track no failures, so they have dead letters only where that is asked for."""
+    """Return the queue of dead letters. Streams and ephemeral queues track no failures and have one on request."""
     enabled = values["enabled"]
     if enabled is None:
         enabled = kind not in (STREAM, EPHEMERAL)
@@ -248,7 +250,7 @@ def _dead_letter_queue(name: str, values: Values, kind: str) -> str:
 
 
 def _replication(values: dict[str, Any]) -> dict[str, object]:
-    """As it is kept."""
+    """Return the replication settings as they are stored."""
     return {f"{name}_ms" if name == "ack_timeout" else name: value for name, value in values.items()}
 
 
@@ -262,7 +264,7 @@ _AT_START_ONLY: Final = {"max_priority": "max_priority", "single_active": "singl
 @final
 @dataclass(frozen=True)
 class Wanted:
-    """A queue of the configuration: which entry it is, its virtual host, and what it is to be."""
+    """A queue of the configuration: the number of its entry, its virtual host, and its definition."""
 
     at: int
     host: str
@@ -270,12 +272,12 @@ class Wanted:
 
     @property
     def group(self) -> str:
-        """The replication group whose broker is to have it."""
+        """The replication group that serves it."""
         return meant(self.definition.replication_group)
 
 
 def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
-    """What the entries of `queues` come to. Raises Fault, with the path from the top of the file."""
+    """Return the queues of the entries of `queues`. Raises Fault, with the path from the top of the file."""
     found: dict[tuple[str, str, str], Wanted] = {}
     for at, entry in enumerate(entries):
         host = str(entry.get("vhost") or DEFAULT_HOST)
@@ -293,18 +295,18 @@ def wanted_queues(entries: Sequence[Mapping[str, object]]) -> list[Wanted]:
 
 @final
 class Plan:
-    """What has to happen in one virtual host so that its queues are as they should be."""
+    """The changes that make the queues of one virtual host as configured."""
 
     def __init__(self, broker: Broker, wanted: Sequence[Wanted], may_drop: bool, is_start: bool) -> None:
-        """Raises Fault for the first queue that cannot become what is wanted without losing messages.
+        """Raises Fault for the first queue that cannot change as wanted without losing messages.
 
-        At a start nobody uses the queues yet, so that more can change.
+        At a start nobody uses the queues yet, so more can change.
         """
         self._broker = broker
         self._is_start = is_start
         self.created: list[QueueDefinition] = []
         self.altered: list[tuple[QueueDefinition, list[str]]] = []
-        """Each with the names of what changes."""
+        """Definitions, each with the names of the members that change."""
         self._wanted = {each.definition.name: each.definition for each in wanted}
         for each in wanted:
             definition = each.definition
@@ -313,7 +315,9 @@ class Plan:
                 self._check_source(each.at, definition)
                 self.created.append(definition)
                 continue
-            definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
+            definition = replace(
+                definition, arguments=queue.definition.arguments
+            )  # so clients' declarations still match
             changes = _changes(queue.definition, definition)
             if changes and queue.refusal is None:
                 self._check(each.at, queue.definition, definition, changes, may_drop)
@@ -322,7 +326,7 @@ class Plan:
                 self.altered.append((definition, changes))
 
     def carry_out(self) -> None:
-        """Make it so; it is stored with the turn."""
+        """Make the changes; they are stored with the open batch."""
         for at in sources_first([(definition.name, definition.source) for definition in self.created]):
             self._broker.declare(self.created[at])
         for definition, _ in self.altered:
@@ -357,7 +361,7 @@ class Plan:
         try:
             loss = self._broker.administration.loss(wanted)
         except Corrupt:
-            return  # a damaged queue is refused to everybody, and loses nothing
+            return  # a damaged queue is refused, and loses nothing
         if loss:
             raise Fault(
                 ("queues", at),
@@ -368,7 +372,7 @@ class Plan:
 
 
 def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
-    """Have one queue be as described, made or changed. Raises PreconditionFailed when it would lose messages."""
+    """Create or change one queue. Raises PreconditionFailed when it would lose messages."""
     try:
         Plan(broker, [Wanted(0, host, definition)], may_drop=False, is_start=False).carry_out()
     except Fault as fault:
@@ -376,7 +380,7 @@ def update(broker: Broker, host: str, definition: QueueDefinition) -> None:
 
 
 def differences(present: QueueDefinition, declared: QueueDefinition) -> list[str]:
-    """What a declaration by keys wants otherwise than it is; what it does not say may be as it is."""
+    """Return the members in which a declaration by keys differs; members it leaves out count as equal."""
     plain = configured({"name": declared.name, "type": declared.kind})
     said = _changes(plain, declared)
     return [member for member in _changes(present, declared) if member in said]

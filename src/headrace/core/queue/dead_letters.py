@@ -301,14 +301,6 @@ class DeadLetters:
 
     # -- actions ----------------------------------------------------------------------------------------
 
-    def list(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
-        """Return dead letters of a queue, oldest first, without claiming them. Raises NotFound, Corrupt."""
-        grave = self.grave_of(name)
-        if grave is None:
-            return []
-        found = self.browse(grave, offset, limit, looks=max(limit, LOOKS))[0]
-        return [(at, message, self._codecs.decode(message)) for at, message in found]
-
     def browse(
         self, grave: "Grave", offset: int, limit: int, max_bytes: int = BROWSE_BYTES, looks: int = LOOKS
     ) -> Letters:
@@ -328,15 +320,6 @@ class DeadLetters:
             found += meant
         return found, offset
 
-    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send dead letters of a queue back to where they died, in order and in one commit; returns how many went.
-
-        Letters whose queue is gone stay. More than 64 MiB, 10,000 messages or the limit needs another call; `start` is
-        the first offset. Raises NotFound, Refused for a stream, Corrupt.
-        """
-        grave = self.grave_of(name)
-        return 0 if grave is None else self.send_back(grave, limit, start).messages
-
     def send_back(
         self,
         grave: "Grave",
@@ -347,7 +330,11 @@ class DeadLetters:
         max_bytes: int = REDRIVE_BYTES,
         looks: int = LOOKS,
     ) -> "Moved":
-        """Send dead letters below `stop` back, only to queues for whose names `may` is true."""
+        """Send dead letters back to the queues they died in, in order and in one commit.
+
+        Letters whose queue is gone, or for whose queue's name `may` is false, stay. `start` and `stop` bound the
+        offsets; the other limits ask for another call. Raises NotFound, Refused for a stream, Corrupt.
+        """
         queue = self._emptied(grave)
         batch, now_us = self._pipeline.open(), self._clock.now_us()
 
@@ -355,13 +342,6 @@ class DeadLetters:
             return self._send_back(batch, queue, at, letter, now_us, may)
 
         return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
-
-    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
-        """Send waiting messages to another queue unchanged, in order and in one commit; returns how many went.
-
-        The bounds of `redrive` apply. Raises NotFound, Refused for a stream, Corrupt.
-        """
-        return self.hand_on(Grave(self._queues.usable(name, None), is_whole=True), target, limit, start).messages
 
     def hand_on(
         self,
@@ -373,7 +353,10 @@ class DeadLetters:
         max_bytes: int = REDRIVE_BYTES,
         looks: int = LOOKS,
     ) -> "Moved":
-        """Send dead letters below `stop` to another queue."""
+        """Send messages to another queue unchanged, in order and in one commit, within the same limits.
+
+        Raises NotFound, Refused for a stream, Corrupt.
+        """
         queue, to = self._emptied(grave), self._queues.usable(target, None)
         if to is queue:
             raise Refused(f"messages cannot be moved from queue {queue.name!r} to itself: they are there already")
@@ -386,19 +369,6 @@ class DeadLetters:
             return True
 
         return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
-
-    def purge(self, name: str) -> int:
-        """Drop the dead letters of a queue; returns how many. Raises NotFound, Refused for a stream, Corrupt."""
-        grave = self.grave_of(name)
-        if grave is None:
-            return 0
-        dropped, at = 0, 0
-        while True:
-            done = self.drop(grave, at)
-            dropped += done.messages
-            if done.next is None:
-                return dropped
-            at = done.next
 
     def drop(self, grave: "Grave", start: int = 0, stop: int = MAX_OFFSET, looks: int = LOOKS) -> "Moved":
         """Drop dead letters: all of them in a queue without other messages, else as many as one call looks at."""
