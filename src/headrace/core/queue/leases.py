@@ -195,22 +195,21 @@ class Leases:
             self._deliveries.pop(delivery.offset).is_held = False
         self.give(deliveries, due_us)
 
-    def end(self, offset: int) -> Delivery:
+    def end(self, lease: Delivery) -> None:
         """End one lease."""
+        lease.is_held = False
         held = self._deliveries
-        delivery = held[offset]
-        del held[offset]
-        delivery.is_held = False
+        del held[lease.offset]
         if not held:
             self._reset()
-        return delivery
 
     def end_of(self, consumer: Consumer, offset: int) -> Delivery | None:
         """End a lease if this consumer has it; returns None if it has not."""
         lease = self._deliveries.get(offset)
         if lease is None or lease.consumer is not consumer:
             return None
-        return self.end(offset)
+        self.end(lease)
+        return lease
 
     def clear(self) -> None:
         """End all leases."""

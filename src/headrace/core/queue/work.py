@@ -538,7 +538,7 @@ class WorkGroup(Group):
 
     def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
         lease = self.held_by(consumer, offset)
-        self.leases.end(offset)
+        self.leases.end(lease)
         consumer.release(offset)
         if outcome == ACK:
             self._finish(batch, offset, lease.message, lease.attempts, now_us)
@@ -643,9 +643,10 @@ class WorkGroup(Group):
     def give_back(self, batch: Batch, consumer: Consumer, offsets: list[int], now_us: int) -> None:
         """Requeue those of these messages that a consumer still holds."""
         for offset in offsets:
-            if consumer.holds(offset):
+            lease = self.leases.end_of(consumer, offset)
+            if lease is not None:
                 consumer.release(offset)
-                self._retry(batch, self.leases.end(offset), False, now_us)
+                self._retry(batch, lease, False, now_us)
 
     def close(self) -> None:
         for delivery in self.leases:
@@ -764,7 +765,7 @@ class WorkGroup(Group):
         if self.state.committed >= first:
             return
         for delivery in [delivery for delivery in self.leases if delivery.offset < first]:
-            self.leases.end(delivery.offset)
+            self.leases.end(delivery)
             delivery.consumer.release(delivery.offset)
         if self.failures is not None:
             self._forget_failures(self.failures.below(first))
