@@ -114,7 +114,7 @@ class Groups:
             self._pipeline.pump_soon(members.queue)
 
     def pending(self, name: str, group: str = DEFAULT_GROUP) -> list[PendingEntry]:
-        """Return who holds which offset of a group until when. Raises NotFound, Corrupt."""
+        """Return the pending offsets of a group, with their consumers and ends. Raises NotFound, Corrupt."""
         return self._find(name, group).pending()
 
     def _settled_in(self, name: str, group: str, offset: int) -> Group:
@@ -620,7 +620,7 @@ class Broker:
             self._pipeline.pump_soon(group.queue)
 
     def settle_all(self, deliveries: list[Delivery], outcome: int) -> Iterator[None]:
-        """End many deliveries in their order, some hundred per batch; those not pending any more are passed over.
+        """End many deliveries in their order, some hundred per batch; settled ones are passed over.
 
         Returns the steps that are left. A caller that removes the consumer runs them first, as a leaving consumer gives
         its messages back.
@@ -645,7 +645,7 @@ class Broker:
                 self._pipeline.pump_soon(group.queue)
 
     def acknowledge(self, deliveries: list[Delivery]) -> None:
-        """Acknowledge many deliveries in their order; those that are not pending any more are passed over."""
+        """Acknowledge many deliveries in their order; settled ones are passed over."""
         batch, now_us = self._pipeline.batch, self._clock.now_us()
         at = 0
         end = len(deliveries)

@@ -1,4 +1,4 @@
-"""Dead letters: moved, found, sent back, and the history in their headers. Who gives a message up: see work.py."""
+"""Dead letters: moved, found, sent back, and the history in their headers. No decision to give up: see work.py."""
 
 import json
 import logging

@@ -124,7 +124,7 @@ class Group(ABC):
         self.queue = queue
         self.state = state
         self.is_paused = False
-        """True if nothing is delivered for now, whoever has room."""
+        """True if deliveries are paused."""
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
         self.max_pending = MAX_PENDING
         self.delivered = 0
@@ -189,7 +189,7 @@ class Group(ABC):
 
     @abstractmethod
     def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        """Acknowledge deliveries of a consumer; those that it holds no more are passed over."""
+        """Acknowledge deliveries of a consumer; deliveries that it holds no more are passed over."""
 
     @abstractmethod
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""Leases of claimed messages, and claims and settlements that are not yet stored. No decision what follows.
+"""Leases of claimed messages, and claims and settlements that are not yet stored. No retries: see work.py.
 
 A claim is stored so that it counts as an attempt if the broker dies. Most messages are acknowledged before that could
 matter, and their claim need not be stored at all: with a message in each of ten thousand queues, and consumers that

@@ -33,7 +33,7 @@ _BROWSE_STEP_BYTES: Final = 1 << 20
 _LOOKS: Final = 4096
 """Messages that a browser looks at in one round, so that a long backlog does not hold up the event loop."""
 _LOOKED_AT: Final = 1000
-"""Messages read after a start to find those that were published for later."""
+"""Messages read after a start in search of due times."""
 _HISTORY_SOURCE: Final = Source("$history")
 
 Show = Callable[[list[Found]], None]
@@ -191,7 +191,7 @@ class DueTimes:
 
 @final
 class History:
-    """The claims of messages that have not ended, and the record of those that do.
+    """The claims of messages in flight, and the records of messages that end.
 
     Records are the done, failed and attempts records of OpenData-Queue, as JSON messages of a stream.
     """
@@ -506,7 +506,7 @@ class Queue:
 
     @property
     def total(self) -> int:
-        """Number of messages that go if the queue is deleted: all of a stream, or those a group has not finished."""
+        """Number of messages that go if the queue is deleted: all of a stream, else the unfinished ones."""
         if self.is_stream or not self.groups:
             return self.log.next_offset - self.first_offset
         return max([group.lag for group in self.groups.values()])
@@ -660,7 +660,7 @@ class Queue:
         return group
 
     def _update_groups(self) -> None:
-        """Derive again what depends on the groups."""
+        """Derive again the fields that depend on the groups."""
         self._group_list = tuple(self.groups.values())
         self.update_readers()
         self.update_exit()

@@ -285,7 +285,7 @@ class StreamGroup(Group):
             self._commit(batch, offset)
 
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
-        """Remove a member; others read what it held. Once all are gone, reading resumes at the committed offset."""
+        """Remove a member; others read its messages. The last one resets the cursor to the committed offset."""
         self.consumers.leave(consumer)
         self._give_up(consumer, consumer.held())
         consumer.group = None

@@ -472,7 +472,7 @@ class WorkGroup(Group):
         return []
 
     def take_offsets(self, batch: Batch, consumer: Consumer, offsets: Sequence[int], now_us: int) -> list[int]:
-        """Claim those of these messages, in order of offset, that wait; returns which.
+        """Claim these messages, in order of offset, as far as they wait; returns the claimed ones.
 
         Raises AccessRefused when another consumer has the queue for itself.
         """
@@ -614,7 +614,7 @@ class WorkGroup(Group):
             commit.ack_at(queue.log, self.name, start, self.state.committed, queue.cut_below)
 
     def renew(self, consumer: Consumer, offsets: Sequence[int], due_us: int) -> list[int]:
-        """Extend to `due_us` the leases of those of these messages that a consumer holds; returns which."""
+        """Extend a consumer's leases on these messages to `due_us`; returns the offsets that it holds."""
         leases = self.leases
         held = [lease for offset in offsets if (lease := leases.get(offset)) and lease.consumer is consumer]
         if held:
@@ -641,7 +641,7 @@ class WorkGroup(Group):
         consumer.group = None
 
     def give_back(self, batch: Batch, consumer: Consumer, offsets: list[int], now_us: int) -> None:
-        """Requeue those of these messages that a consumer still holds."""
+        """Requeue these messages, as far as the consumer still holds them."""
         for offset in offsets:
             lease = self.leases.end_of(consumer, offset)
             if lease is not None:
