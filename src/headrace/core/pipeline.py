@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.batch import Appends, Batch, Confirm
 from headrace.core.flow import Flow, Statistics
-from headrace.core.queue.dispatch import AT_A_TIME, glance_at_queues
 from headrace.core.queue.entry import entered_encoded
 from headrace.core.queue.leases import UnstoredClaims
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
@@ -330,12 +329,9 @@ class CommitPipeline:
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
         self._round += 1
-        for start in range(0, len(pumps), AT_A_TIME):
-            next_ones = pumps[start : start + AT_A_TIME]
-            glance_at_queues(next_ones)
-            for queue in next_ones:
-                if not queue.deleted:
-                    queue.pump(self.batch, now_us)
+        for queue in pumps:
+            if not queue.deleted:
+                queue.pump(self.batch, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:

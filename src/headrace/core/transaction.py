@@ -12,12 +12,11 @@ from headrace.core.pipeline import CommitPipeline
 from headrace.core.queue.backlog import DEAD, next_attempt_us, patience_us
 from headrace.core.queue.dispatch import Consumer, Delivery
 from headrace.core.queue.entry import accept
-from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
-from headrace.core.queue.history import DELIVERY_LIMIT, DONE, REJECTED
+from headrace.core.queue.group import ACK, DELIVERY_LIMIT, DONE, NACK, REJECT, REJECTED, RELEASE
 from headrace.core.queue.leases import store_claim
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
-from headrace.core.queue.work import WorkGroup, pass_on
+from headrace.core.queue.work import WorkGroup
 from headrace.errors import HeadraceError, Refused
 from headrace.model import Message
 
@@ -75,7 +74,7 @@ class Transaction:
             self._read.append((delivery, outcome))
             return
         owner = Consumer(delivery.consumer.name, _deliver_nothing)
-        lease = pass_on(group, delivery.consumer, offset, owner, _FOR_EVER_US)
+        lease = group.pass_on(delivery.consumer, offset, owner, _FOR_EVER_US)
         self._held.append((group, lease, outcome, delivery))
         commit, log = self._batch.commit_for(queue), queue.log.name
         end = self._end(queue, lease, outcome)
@@ -123,8 +122,8 @@ class Transaction:
                 group.queue.pump_soon()
                 continue
             time_us = delivery.consumer.lease_us or group.queue.definition.lease_ms * 1000
-            again = pass_on(group, holder, delivery.offset, delivery.consumer, self._now_us + time_us)
-            group.note_given(batch, [again])
+            again = group.pass_on(holder, delivery.offset, delivery.consumer, self._now_us + time_us)
+            group.record_claims(batch, [again])
 
     def _done(self, error: HeadraceError | None) -> None:
         if error is None:

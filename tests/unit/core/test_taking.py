@@ -9,8 +9,8 @@ from headrace.errors import HeadraceError, Unavailable
 from tests.house import House, Inbox
 from tests.refusing_engine import RefusingEngine
 from tests.unit.core.test_claims import LEASE_MS, finish, hold, open_queue, take
-from tests.unit.core.test_given import claims
 from tests.unit.core.test_group import group_of, house_with
+from tests.unit.core.test_unstored_claims import claims
 
 
 def nobody(deliveries: list[Delivery]) -> None:

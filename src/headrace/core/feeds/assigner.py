@@ -13,7 +13,7 @@ from headrace.core.batch import Batch
 from headrace.core.feeds.feed import Budget, FedQueue, Feed
 from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs
-from headrace.core.queue.definition import QueueDefinition, offset_at, parse_position
+from headrace.core.queue.definition import QueueDefinition, parse_position
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.topology import Topology
 from headrace.errors import Corrupt, NotFound, PreconditionFailed, Unavailable
@@ -117,7 +117,7 @@ class Assigner:
     def start_of(self, queue: Queue, source: Queue) -> int:
         """First offset of a queue in its source, by its definition. Raises Corrupt, Unavailable."""
         place = parse_position(queue.definition.source_from or "earliest")
-        return min(max(offset_at(source, place), source.first_offset), source.log.next_offset)
+        return min(max(source.offset_at(place), source.first_offset), source.log.next_offset)
 
     def follow(self, batch: Batch, queue: Queue) -> None:
         """Start to fill a new or changed queue from its source. Raises Corrupt, Unavailable."""

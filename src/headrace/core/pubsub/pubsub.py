@@ -32,7 +32,7 @@ from headrace.core.pubsub.session import (
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Consumer
 from headrace.core.queue.entry import accept
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named
+from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.queue.queues import INNER_PREFIXES, Queues
 from headrace.core.routing.topics import TopicTree
 from headrace.core.routing.topology import Topology, scoped, unscoped
@@ -68,7 +68,7 @@ class SessionQueues:
         queue = self._queues.open_inner(definition)
         self._left.discard(queue.log.name)
         if queue.refusal is None:
-            group_named(queue, self._pipeline.open(), DEFAULT_GROUP, WORK)
+            queue.open_group(self._pipeline.open(), DEFAULT_GROUP, WORK)
         return queue
 
     def drop(self, queue: Queue) -> None:
@@ -86,7 +86,7 @@ class SessionQueues:
         """Add a consumer to a queue; a damaged queue delivers nothing."""
         if queue.refusal is not None:
             return
-        group = group_named(queue, self._pipeline.open(), DEFAULT_GROUP, WORK)
+        group = queue.open_group(self._pipeline.open(), DEFAULT_GROUP, WORK)
         group.consumers.join(consumer)
         consumer.group = group
         self._pipeline.pump_soon(queue)

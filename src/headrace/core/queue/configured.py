@@ -102,7 +102,7 @@ _REPLICATION: Final = Table(
 
 @final
 class Position(Kind):
-    """A place in a stream."""
+    """A position in a stream."""
 
     noun = "earliest, latest, an offset or timestamp=TIME"
 
@@ -312,7 +312,9 @@ class Plan:
                 self._check_source(each.at, definition)
                 self.created.append(definition)
                 continue
-            definition = replace(definition, arguments=queue.definition.arguments)  # so clients' declarations still fit
+            definition = replace(
+                definition, arguments=queue.definition.arguments
+            )  # so clients' declarations still match
             changes = _changes(queue.definition, definition)
             if changes and queue.refusal is None:
                 self._check(each.at, queue.definition, definition, changes, may_drop)

@@ -1,9 +1,9 @@
-"""What a queue is declared to be: type, limits, retries, dead letters, retention, start of reading. Values only."""
+"""The definition of a queue: type, limits, retries, dead letters, retention, start of reading. Values only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from headrace.config.kinds import parse_duration_ms
 from headrace.config.replication import meant
@@ -11,9 +11,6 @@ from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
 from headrace.selector import parse
-
-if TYPE_CHECKING:
-    from headrace.core.queue.queue import Queue
 
 RESUME: Final = "resume"
 FIRST: Final = "first"
@@ -26,9 +23,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_position(value: object) -> tuple[str, int]:
-    """What `x-stream-offset` asks for: (resume|first|next, 0), ("offset", n) or ("timestamp", microseconds).
+    """Return the position that `x-stream-offset` names: (resume|first|next, 0), (offset, n) or (timestamp, time_us).
 
-    Raises Refused when it is none of the forms.
+    Raises Refused for any other form.
     """
     if value is None or value == "":
         return RESUME, 0
@@ -58,21 +55,11 @@ def parse_position(value: object) -> tuple[str, int]:
 
 
 def position_text(value: object) -> str:
-    """The same as a text that can be kept; "" where nothing is asked for. Raises Refused."""
+    """Return a position as a string to be stored; "" for none. Raises Refused."""
     kind, number = parse_position(value)
     if kind == TIMESTAMP:
         return f"{TIMESTAMP}={number // 1000}" if isinstance(value, datetime) else str(value)
     return {RESUME: "", FIRST: "earliest", NEXT: "latest"}.get(kind, str(number))
-
-
-def offset_at(queue: "Queue", place: tuple[str, int]) -> int:
-    """The offset of a stream that a place stands for, as `parse_position` gives it."""
-    kind, value = place
-    if kind == FIRST:
-        return queue.first_offset
-    if kind == NEXT:
-        return queue.log.next_offset
-    return queue.log.find(value) if kind == TIMESTAMP else value
 
 
 def _offset(offset: int, value: object) -> tuple[str, int]:
@@ -128,12 +115,12 @@ COMPARED: Final = (
     "x-source",
     "x-source-from",
 )
-"""The arguments that make a queue what it is: only in these may a second declaration not differ from the first."""
+"""The arguments that a second declaration must repeat."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """How often a message is tried again, and how long it waits before each time."""
+    """How often a failed message is retried, and after which delays."""
 
     max_retries: int = 10
     initial_backoff_ms: int = 5_000
@@ -143,13 +130,13 @@ class Retry:
 
 @dataclass(frozen=True)
 class Retention:
-    """What a stream may drop, and how much a work queue keeps of what its groups are done with. 0 means no bound."""
+    """How many messages a stream keeps, and how many settled ones a work queue. 0 = no bound."""
 
     max_age_ms: int = 0
     max_bytes: int = 0
     max_messages: int = 0
     keep_until_archived: bool = False
-    """Whether everything stays that the group ARCHIVE has not reported as archived, whatever the bounds say."""
+    """True if messages that the group ARCHIVE has not reported as archived stay, whatever the bounds."""
 
     @property
     def has_bounds(self) -> bool:
@@ -158,7 +145,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class QueueDefinition:
-    """One queue as declared. None or 0 means that there is no such limit, unless said otherwise."""
+    """One queue as declared. None or 0 = no limit, unless said otherwise."""
 
     name: str
     kind: str = CLASSIC
@@ -166,43 +153,43 @@ class QueueDefinition:
     exclusive: bool = False
     auto_delete: bool = False
     expires_ms: int = 0
-    """Unused for this long, the queue is deleted."""
+    """The queue is deleted after this long without use."""
     topics: tuple[str, ...] = ()
     capture: bool = False
-    """Whether plain topics, not only `$queue/` ones, feed the queue through `topics`."""
+    """True if plain topics, not only `$queue/` ones, feed the queue through `topics`."""
     reserved: bool = False
     filter: str = ""
     """A filter expression that messages must satisfy to enter the queue."""
     source: str = ""
-    """A stream from which the queue gets what satisfies its filter, besides what is published to it."""
+    """A stream that fills the queue with messages that satisfy its filter, besides publishes to it."""
     source_from: str = ""
-    """Where it begins there: see parse_position; at the beginning if nothing is said."""
+    """Position to start at in the source, see parse_position; "" for the beginning."""
     max_length: int | None = None
     max_length_bytes: int | None = None
     overflow: str = DROP_HEAD
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     message_ttl_ms: int | None = None
-    """0 means that a message that cannot be delivered at once is gone."""
+    """With 0 a message that cannot be delivered at once is dropped."""
     max_priority: int = 0
     single_active: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
     delivery_limit: int | None = None
     retry: Retry | None = None
-    """None: what is handed back is ready again at once."""
+    """None: a failed message is ready again at once."""
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     dead_letter_queue: str = ""
-    """Where dead letters go when there is no exchange for them; "" when they are dropped."""
+    """The queue of dead letters when there is no exchange for them; "" drops them."""
     retention: Retention = field(default_factory=Retention)
     primary_group: str = ""
     history_ms: int = 0
-    """How long it is kept who claimed a message, when, and how it ended; 0 for not at all."""
+    """How long records of claims and ends of messages are kept; 0 for no records."""
     ack_durability: str = FSYNC
-    """Whether a publisher is told before (`buffered`) or after (`fsync`) its message would survive a power loss."""
+    """Whether a publish is confirmed when it is written (`buffered`) or durable (`fsync`)."""
     description: str = ""
-    """What it is for, in its owner's words."""
+    """The purpose of the queue, in its owner's words."""
     replication: dict[str, object] = field(default_factory=dict)
-    """As it was configured; what counts of it is told by `is_synced` and `ack_timeout_ms`."""
+    """The replication settings as configured; `is_synced` and `ack_timeout_ms` follow from them."""
     arguments: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -211,23 +198,23 @@ class QueueDefinition:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the queue and its messages survive a restart."""
+        """True if the queue and its messages survive a restart."""
         return self.durable and not self.exclusive and self.kind != EPHEMERAL
 
     @property
     def is_synced(self) -> bool:
-        """Whether publishers hear of a message only when it is stored for good, not when it is on its way."""
+        """True if publishers are confirmed only when a message is durable."""
         return self.ack_durability != BUFFERED and self._replication_mode != ASYNC
 
     @property
     def ack_timeout_ms(self) -> int:
-        """After so long publishers are told that a message was not stored; 0 for when storage gives up."""
+        """Time after which publishers hear that a message is not stored; 0 for when storage gives up."""
         timeout_ms = self.replication.get("ack_timeout_ms")
         return timeout_ms if self._replication_mode == SYNC and isinstance(timeout_ms, int) else 0
 
     @property
     def replication_group(self) -> str:
-        """The replication group that it was said to be in; "" where none was named."""
+        """The replication group that was named for it; "" for none."""
         group = str(self.replication.get("group", "")) if self.replication.get("enabled") else ""
         return meant(group) if group else ""
 
@@ -237,12 +224,12 @@ class QueueDefinition:
 
     @property
     def has_consumer_timeout(self) -> bool:
-        """Whether the lease is RabbitMQ's consumer timeout, which ends the channel of a consumer that is too slow."""
+        """True if the lease is RabbitMQ's consumer timeout, which closes the channel of a slow consumer."""
         return "x-consumer-timeout" in self.arguments or self.lease_ms == DEFAULT_CONSUMER_TIMEOUT_MS
 
     @property
     def warnings(self) -> list[str]:
-        """What can be so and is probably not what was meant."""
+        """Warnings about settings that are probably a mistake."""
         idle = [repr(pattern) for pattern in self.topics if not (self.capture or pattern.startswith(QUEUE_PREFIX))]
         if not idle:
             return []
@@ -253,16 +240,16 @@ class QueueDefinition:
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether messages that are given up go anywhere."""
+        """True if messages that are given up are kept."""
         return self.dead_letter_exchange is not None or bool(self.dead_letter_queue)
 
     @property
     def lifetime_ms(self) -> int:
-        """Unused for this long, the queue goes away; 0 for never."""
+        """Time without use after which the queue is deleted; 0 for never."""
         return self.expires_ms or (EPHEMERAL_EXPIRES_MS if self.kind == EPHEMERAL else 0)
 
     def check_equivalent(self, declared: "QueueDefinition") -> None:
-        """Accept a declaration that says what this queue is. Raises PreconditionFailed when it differs."""
+        """Compare another declaration with this one. Raises PreconditionFailed when it differs."""
         pairs: list[tuple[str, object, object]] = [
             ("durable", declared.durable, self.durable),
             ("exclusive", declared.exclusive, self.exclusive),
@@ -278,7 +265,7 @@ class QueueDefinition:
                 )
 
     def to_json(self) -> dict[str, object]:
-        """The definition as JSON can hold it."""
+        """Return the definition as JSON values."""
         values = _members(self)
         values["topics"] = list(self.topics)
         values["retry"] = None if self.retry is None else _members(self.retry)
@@ -289,7 +276,7 @@ class QueueDefinition:
 
     @staticmethod
     def from_json(values: Mapping[str, object]) -> "QueueDefinition":
-        """The definition that `to_json` wrote; members that are not known are ignored."""
+        """Return the definition that `to_json` wrote; unknown members are ignored."""
         known = {name: value for name, value in values.items() if name in QueueDefinition.__dataclass_fields__}
         topics, retry, retention = known.get("topics"), known.get("retry"), known.get("retention")
         known["topics"] = tuple(topics) if isinstance(topics, list) else ()
@@ -321,7 +308,7 @@ def declared(
     auto_delete: bool = False,
     arguments: Mapping[str, object] | None = None,
 ) -> QueueDefinition:
-    """A queue declared with `x-` arguments, as RabbitMQ's users know them. Raises PreconditionFailed."""
+    """Return the definition of a queue declared with RabbitMQ's `x-` arguments. Raises PreconditionFailed."""
     given = dict(arguments or {})
     reader = _Arguments(name, given)
     kind = reader.choice("x-queue-type", KINDS, CLASSIC)
@@ -360,7 +347,7 @@ def declared(
 
 
 def _limit(limit: int | None, kind: str) -> int | None:
-    """How often a message may be delivered again; -1 says that there is no limit."""
+    """Return how often a message may be delivered again. -1 = unlimited."""
     if limit is None:
         return QUORUM_DELIVERY_LIMIT if kind == QUORUM else None
     return None if limit < 0 else limit
@@ -385,7 +372,7 @@ def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
 
 
 class _Arguments:
-    """Reads `x-` arguments and says what is wrong with them."""
+    """A reader of `x-` arguments that reports errors."""
 
     def __init__(self, queue: str, values: Mapping[str, object]) -> None:
         self._queue = queue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.batch import Batch
 from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueDefinition, Retention
-from headrace.core.queue.history import EXPIRED, MAXLEN
+from headrace.core.queue.group import EXPIRED, MAXLEN
 from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message
 from headrace.storage.api import Encoded, Log
@@ -27,7 +27,7 @@ def run_due(queue: "Queue", batch: Batch, now_us: int) -> None:
     """Do what has come due: leases, delays, expiry, retention, the end of an unused queue."""
     lifetime_us = queue.definition.lifetime_ms * 1000
     if lifetime_us and not queue.consumers and now_us >= queue.used_us + lifetime_us:
-        queue.around.drop(queue)
+        queue.host.drop(queue)
         return
     if queue.is_gone:
         return
@@ -304,7 +304,7 @@ class Disposal:
         if offset not in self._given_up:
             self._given_up.add(offset, offset + 1)
             self.has_given_up = True
-            queue.look_at_exit()
+            queue.update_exit()
             queue.unschedule(message)
             queue.dead_letter(batch, message, "", offset, 0, reason, now_us)
         if not groups:
@@ -384,7 +384,7 @@ class Disposal:
         if self.has_given_up:
             self._given_up.discard_below(before)
             self.has_given_up = self._given_up.size > 0
-            queue.look_at_exit()
+            queue.update_exit()
         queue.truncated(batch, before)
 
 
@@ -440,7 +440,7 @@ def offer_room(queue: "Queue") -> None:
         return  # it is looked at again when something is delivered
     if not is_full:
         queue.awaited_bytes = -1
-        queue.around.has_room(queue)
+        queue.host.has_room(queue)
 
 
 def stamped(queue: "Queue", message: Message, now_us: int) -> Message:

@@ -1,7 +1,7 @@
-"""A consumer group: members, mode, progress, pauses. Claims are in work.py, cursors in stream.py.
+"""A consumer group: members, mode, progress, pauses, and how messages end. Claims: work.py; cursors: stream.py.
 
-Only a group moves a message between ready, pending and gone. Its state in memory is bounded by what is in flight:
-the backlog is read from the log when it is that backlog's turn.
+Only a group moves a message between ready, pending and gone. Its memory is bounded by the messages in flight, as the
+backlog is read from the log when it is to be delivered.
 """
 
 import json
@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.batch import Batch
-from headrace.core.queue.dispatch import Consumer, Delivery, RoundRobin
+from headrace.core.queue.dispatch import Consumer, Delivery, Found, RoundRobin
 from headrace.core.routing.address import effective_group
 from headrace.core.routing.topics import TopicFilter
 from headrace.errors import Refused
-from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, PAUSES, Engine, Log
 from headrace.storage.group_state import MODE_NAMES, STREAM, WORK, GroupState
 
@@ -22,13 +21,38 @@ if TYPE_CHECKING:
 
 STREAM_MODE: Final = STREAM
 _MODES: Final = {**{name: mode for mode, name in MODE_NAMES.items()}, "queue": WORK, "classic": WORK}
-"""By name; FluxMQ has two others for work."""
+"""Modes by name; FluxMQ has two more names for work."""
+
+# How a consumer settles a delivery.
+ACK: Final = 1
+NACK: Final = 2
+"""Failed: deliver again after the queue's backoff."""
+REJECT: Final = 3
+"""Never again: a dead letter."""
+RELEASE: Final = 4
+"""Not tried: ready again at once, and not counted as an attempt."""
+
+# How a message ends: acknowledged, or dead for one of these reasons.
+DONE: Final = "done"
+REJECTED: Final = "rejected"
+EXPIRED: Final = "expired"
+MAXLEN: Final = "maxlen"
+DELIVERY_LIMIT: Final = "delivery_limit"
+
+MAX_PENDING: Final = 100_000
+READ_AT_ONCE_BYTES: Final = 1 << 20
+"""Most bytes that one round hands to consumers, or one message: a consumer that does not read is noticed in between."""
+FILTERED_AT_ONCE: Final = 256
+"""Messages read at a time when only some of them may match."""
+DEALT_AT_ONCE: Final = 256
+_ROUNDS: Final = 8
+"""Rounds of deliveries in one pump, so that a long backlog does not hold up the event loop."""
 
 
 def mode_to_join(queue: "Queue", group: str, asked: str = "") -> int:
-    """The mode that is asked for by name, or else that of the queue's type: a stream's, but for its primary group.
+    """Return the mode asked for by name; else STREAM for streams, but for the primary group, and WORK for the others.
 
-    Raises Refused for a mode that makes no sense. Whether the group is in that mode is for the queue to say.
+    Raises Refused for a mode that makes no sense. The queue checks whether the group is in that mode.
     """
     if asked:
         return _asked(queue, asked)
@@ -38,7 +62,7 @@ def mode_to_join(queue: "Queue", group: str, asked: str = "") -> int:
 
 
 def mode_joined(queue: "Queue | None", group: str, key_filter: str) -> str:
-    """The name of the mode that a group is in, "" when there is no such group: for members that come back."""
+    """Return the name of a group's mode, "" when there is no such group: for members that come back."""
     found = queue.groups.get(effective_group(group, key_filter)) if queue is not None else None
     return MODE_NAMES[found.state.mode] if found is not None else ""
 
@@ -52,30 +76,24 @@ def _asked(queue: "Queue", asked: str) -> int:
     return mode
 
 
-# How a delivery ends.
-ACK: Final = 1
-NACK: Final = 2
-"""It failed: again after the queue's backoff."""
-REJECT: Final = 3
-"""Never again: a dead letter."""
-RELEASE: Final = 4
-"""Not tried: back in line at once, and not counted as an attempt."""
+@final
+class Death:
+    """How a message died: where, why, in which group, after how many deliveries, and when."""
 
-MAX_PENDING: Final = 100_000
-READ_AT_ONCE_BYTES: Final = 1 << 20
-"""Consumers are handed no more than this at a time, or one message: who does not read is noticed in between."""
-FILTERED_AT_ONCE: Final = 256
-"""How many messages are read at a time when only some of them may match."""
-DEALT_AT_ONCE: Final = 256
-_ROUNDS: Final = 8
-"""How often a group deals out in one turn; whoever has the loop next should not wait for a whole backlog."""
+    __slots__ = ("attempts", "group", "offset", "queue", "reason", "time_us")
 
-Found = tuple[int, Message]
+    def __init__(self, queue: str, reason: str, group: str, attempts: int, offset: int, time_us: int) -> None:
+        self.queue = queue
+        self.reason = reason
+        self.group = group
+        self.attempts = attempts
+        self.offset = offset
+        self.time_us = time_us
 
 
 @final
 class PendingEntry:
-    """A message that was delivered and is not settled: who has it (nobody while it waits for its next try)."""
+    """A delivered, unsettled message and its consumer, "" while it waits for its next try."""
 
     __slots__ = ("attempts", "consumer", "due_us", "offset")
 
@@ -84,7 +102,7 @@ class PendingEntry:
         self.consumer = consumer
         self.attempts = attempts
         self.due_us = due_us
-        """When the consumer's time is over, or when the next try may be; 0 when neither is set."""
+        """The end of the consumer's lease, or the time of the next try; 0 when neither is set."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PendingEntry) and self._values() == other._values()
@@ -102,78 +120,68 @@ class Group(ABC):
     """One group's progress on one queue, and its members."""
 
     def __init__(self, queue: "Queue", state: GroupState, single_active: bool = False) -> None:
-        # What every message looks at comes first: with thousands of groups it is read from memory, line by line.
+        # Fields that every message reads come first: with thousands of groups they share cache lines.
         self.queue = queue
         self.state = state
-        self.only: Consumer | None = None
-        """The only member, if it wants all messages; then nothing else need be known of the members."""
         self.is_paused = False
-        """Whether nothing is delivered for now, whoever has room."""
+        """True if deliveries are paused."""
         self.filter = TopicFilter(state.filter, for_keys=True) if state.filter else None
         self.max_pending = MAX_PENDING
         self.delivered = 0
         self.redelivered = 0
         self.name = state.name
-        self.consumers = RoundRobin(single_active, self._members_changed)
+        self.is_work = state.mode == WORK
+        self.consumers = RoundRobin(single_active, queue.update_readers)
         self._done_before = self._done
         self._given_up = 0
-        """Messages that the group was done with without an acknowledgement."""
+        """Number of messages that ended without an acknowledgement."""
 
     @property
     def acknowledged(self) -> int:
-        """How many messages were acknowledged since the broker was opened; what a stream goes back over is not."""
+        """Number of messages acknowledged since the broker was opened; messages a stream goes back over are not."""
         return max(0, self._done - self._done_before - self._given_up)
 
     @property
     def _done(self) -> int:
         return self.state.committed + self.state.settled_count
 
-    def _members_changed(self) -> None:
-        self.only = self.consumers.only
-        self.queue.look_at_readers()
-
     @property
     def deliver_before_sync(self) -> bool:
-        """Whether its members may have messages that are not synced yet: not if they get to know an offset by which
-        another message goes after a power loss."""
+        """True if members may have unsynced messages: no member learns an offset that a power loss could reuse."""
         return not self.consumers.tellers
-
-    def glance(self) -> int:
-        """Look at what a message looks at: see dispatch.py."""
-        return 0
 
     @property
     def is_drained(self) -> bool:
-        """Whether it need not be looked at when a member gets room: there is nothing to deliver."""
+        """True if the group has nothing to deliver when a member gets room."""
         return False
 
     @property
     @abstractmethod
     def ready(self) -> int:
-        """How many messages wait for a consumer."""
+        """Number of messages that wait for a consumer."""
 
     @property
     @abstractmethod
     def lag(self) -> int:
-        """How many messages it has not finished: those that wait, and those that are with consumers."""
+        """Number of messages it has not finished: waiting, or with consumers."""
 
     @property
     def delayed(self) -> int:
-        """How many of those that wait are not due yet: retried later, or published for later."""
+        """Number of waiting messages that are not due yet: retried later, or published for later."""
         return 0
 
     @property
     @abstractmethod
     def unsettled(self) -> int:
-        """How many messages are with consumers."""
+        """Number of messages that consumers hold."""
 
     @abstractmethod
     def pending(self) -> list[PendingEntry]:
-        """What was delivered and is not settled, in order of offset."""
+        """Return the delivered, unsettled messages in order of offset."""
 
     @abstractmethod
     def holder(self, offset: int) -> Consumer | None:
-        """The consumer that holds this message."""
+        """Return the consumer that holds this message."""
 
     @abstractmethod
     def settle(self, batch: Batch, consumer: Consumer, offset: int, outcome: int, now_us: int) -> None:
@@ -181,32 +189,42 @@ class Group(ABC):
 
     @abstractmethod
     def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        """End many deliveries of a consumer well; those that it does not hold any more are passed over."""
-
-    def acknowledge_one(self, batch: Batch, consumer: Consumer, delivery: Delivery, now_us: int) -> None:
-        """The same for one."""
-        self.acknowledge(batch, consumer, [delivery], now_us)
+        """Acknowledge deliveries of a consumer; deliveries that it holds no more are passed over."""
 
     @abstractmethod
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:
-        """A member goes; what it holds goes back in line."""
+        """Remove a member; the messages it holds are ready again."""
 
     @abstractmethod
     def on_time(self, batch: Batch, now_us: int) -> bool:
-        """Do what has come due; returns whether there may be more of it, for the next turn."""
+        """Run due work; returns whether there may be more of it, for the next batch."""
 
     @abstractmethod
     def next_due_us(self) -> int:
-        """When something comes due next; 0 for never."""
+        """Return when something comes due next; 0 for never."""
 
     @abstractmethod
     def on_truncated(self, batch: Batch, first: int) -> None:
-        """The log starts at `first` from now on: what was below is gone."""
+        """Go on at `first` if the group is behind: the log starts there from now on."""
+
+    # -- work groups only: readers of a stream take nothing out of it ------------------------------------------------
+
+    def head(self) -> int:
+        """Return the oldest offset that waits for a consumer, delayed ones too, or the end of the log."""
+        return self.queue.log.next_offset
+
+    def drop(self, batch: Batch, offset: int) -> None:
+        """Settle a message as dead that the queue gave up, unless a consumer has it."""
+        return
+
+    def purge(self, batch: Batch) -> None:
+        """Settle all waiting messages; consumers keep theirs. Takes one step per gap, not per message."""
+        return
 
     # -- dealing out -------------------------------------------------------------------------------------------------
 
     def pump(self, batch: Batch, now_us: int) -> None:
-        """Deliver what is ready to whoever has room."""
+        """Deliver ready messages to members that have room."""
         if self.is_paused:
             return
         for _ in range(_ROUNDS):
@@ -256,7 +274,7 @@ class Group(ABC):
             consumer.recipient.deliver(hand)
 
     def _hand_all(self, batch: Batch, consumer: Consumer, found: list[Found], now_us: int) -> None:
-        """Have one consumer get everything, as where there is only one."""
+        """Deliver everything to one consumer."""
         consumer.take([offset for offset, _ in found])
         hand = self.claim(batch, consumer, found, now_us)
         if consumer.auto_ack:
@@ -264,7 +282,7 @@ class Group(ABC):
         consumer.recipient.deliver(hand)
 
     def _count(self, delivered: int, redelivered: int) -> None:
-        """So many are on their way to a consumer."""
+        """Count deliveries that are on their way to a consumer."""
         statistics = self.queue.statistics
         self.delivered += delivered
         statistics.delivered += delivered
@@ -274,37 +292,37 @@ class Group(ABC):
 
     @abstractmethod
     def has_more(self) -> bool:
-        """Whether looking on may find more messages to deliver now."""
+        """Return whether looking on may find more messages to deliver now."""
 
     @abstractmethod
     def _find(self, batch: Batch, room: int, now_us: int) -> list[Found]:
-        """Up to `room` messages that may be delivered now: none only after passing over what may not."""
+        """Return up to `room` messages that may be delivered now: none only after passing over some that may not."""
 
     @abstractmethod
     def claim(self, batch: Batch, consumer: Consumer, share: list[Found], now_us: int) -> list[Delivery]:
-        """These messages are this consumer's now; it has taken their offsets."""
+        """Claim messages for a consumer that has taken their offsets."""
 
     @abstractmethod
     def finish(self, batch: Batch, deliveries: list[Delivery], now_us: int) -> None:
-        """These go to a consumer that need not settle them."""
+        """Settle deliveries to a consumer that acknowledges by itself."""
 
     @abstractmethod
     def put_back(self, found: list[Found]) -> None:
-        """These were found and nobody took them."""
+        """Make messages ready again that were found and that nobody took."""
 
     @abstractmethod
     def _take_back(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        """These were claimed and never reached the consumer."""
+        """Undo claims that never reached the consumer."""
 
     def close(self) -> None:
-        """The group is no more: nobody is a member, nobody holds anything, nothing can be settled."""
+        """End the group: it has no members, nobody holds anything, nothing can be settled."""
         for consumer in self.consumers:
             self.consumers.leave(consumer)
             consumer.group = None
 
 
 def most_bytes(log: Log) -> int:
-    """How much to read of a log in order to deliver it; sizes are looked at only where there is more than that."""
+    """Return how much of a log to read for one round. Sizes are looked at only in logs larger than that."""
     return READ_AT_ONCE_BYTES if log.size_bytes > READ_AT_ONCE_BYTES else NO_LIMIT
 
 
@@ -316,7 +334,7 @@ class Pauses:
         self._keys = {key for key, _ in engine.items(PAUSES)}
 
     def restore(self, queue: "Queue") -> None:
-        """Have the groups paused that were when the broker stopped."""
+        """Pause the groups that were paused when the broker stopped."""
         if self._keys:
             for group in queue.groups.values():
                 group.is_paused = _key(group) in self._keys
@@ -333,7 +351,7 @@ class Pauses:
             batch.durable.delete(PAUSES, _key(group))
 
     def forget(self, batch: Batch, group: Group) -> None:
-        """The group is gone."""
+        """Drop the pause of a group that is gone."""
         if group.is_paused:
             self.set(batch, group, False)
 

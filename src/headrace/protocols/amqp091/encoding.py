@@ -113,10 +113,6 @@ class DeliverEncoder:
         out.append(_END)
         return self._around_bytes + size
 
-    def glance(self) -> int:
-        """Look at what encoding looks at, so that it comes from memory before it is needed."""
-        return len(self._before) + len(self._middle) + self._around_bytes
-
     def _encode_rare(
         self, out: list[bytes], delivery_tag: bytes, redelivered: bool, properties: bytes, body: bytes, number: int
     ) -> int:

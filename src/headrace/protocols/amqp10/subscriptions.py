@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.broker import Broker
-from headrace.core.queue.dispatch import Browser, Consumer, Delivery, Found
+from headrace.core.queue.dispatch import Consumer, Delivery, Found
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
+from headrace.core.queue.queue import Browser
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import format_message_id
 from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
