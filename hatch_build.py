@@ -45,7 +45,6 @@ INTERPRETED = {
     "headrace/protocols/amqp10/types.py",  # so do these
     "headrace/protocols/amqp10/entities.py",  # mypyc fails on a star in a return, and nothing waits for management
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
-    "headrace/protocols/amqp091/declaring.py",
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",
 }

@@ -16,11 +16,11 @@ from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
 from headrace.net.handler import Handler
 from headrace.net.output import Output
+from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.encoding import encode_content
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
 from headrace.protocols.amqp10.context import Server as Amqp10Server
 from headrace.protocols.amqp10.properties import Amqp10Codec

@@ -23,8 +23,8 @@ from headrace.net.datagrams import DatagramHandler
 from headrace.net.handler import Handler
 from headrace.net.tls import Tls
 from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
-from headrace.protocols.amqp091.handshake import Server as Amqp091Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server as Amqp091Server
 from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
 from headrace.protocols.amqp10.context import Server as Amqp10Server
 from headrace.protocols.amqp10.properties import Amqp10Codec

@@ -14,8 +14,16 @@ from pamqp import commands
 from headrace.core.properties import Properties
 from headrace.errors import ProtocolError
 from headrace.model import AMQP091, Source
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Method, Publish, TooLarge
-from headrace.protocols.amqp091.encoding import DeliverEncoder, encode_content
+from headrace.protocols.amqp091.codec import (
+    Ack,
+    Decoder,
+    DeliverEncoder,
+    Hello,
+    Method,
+    Publish,
+    TooLarge,
+    encode_content,
+)
 from headrace.protocols.amqp091.fields import (
     Float32,
     Int8,

@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute
 from headrace.admin.pages import BadRequest, Call, Pages
 from headrace.admin.site import ANYBODY
 from headrace.core.batch import Confirm
+from headrace.core.client import Client
 from headrace.core.properties import NativeCodec, Properties
-from headrace.core.publisher import Publisher
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, NotFound
@@ -47,11 +47,11 @@ async def publish(call: Call) -> Response:
     qos = _number(said, "qos", 0, EXACTLY_ONCE)
     expiry_seconds = _number(said, "expiry_seconds", -1, MAX_EXPIRY_SECONDS)
     properties = _properties(said)
-    publisher = _publisher(call, _text(said, "vhost") or DEFAULT_HOST)
+    client = _client(call, _text(said, "vhost") or DEFAULT_HOST)
     retain = _switch(said, "retain")
 
     def send(confirm: Confirm | None) -> int:
-        return publisher.publish(
+        return client.publish_topic(
             topic,
             payload,
             call.site.clock.now_us(),
@@ -62,12 +62,12 @@ async def publish(call: Call) -> Response:
             confirm,
         )
 
-    publisher.check_rate(call.site.clock.monotonic_us())
+    client.check_rate(call.site.clock.monotonic_us())
     receivers = send(None) if qos == BEST_EFFORT else await outcome(send)
     return JSONResponse({"status": "ok", "receivers": receivers})
 
 
-def _publisher(call: Call, name: str) -> Publisher:
+def _client(call: Call, name: str) -> Client:
     """Raises NotFound for the virtual host, AccessRefused when the visitor may not enter it."""
     broker = call.site.hosts.find(name)
     if broker is None:
@@ -75,7 +75,7 @@ def _publisher(call: Call, name: str) -> Publisher:
     rights = call.site.access.rights(call.visitor.account, name)
     if rights is None:
         raise AccessRefused(f"access to vhost '{name}' refused for user '{call.visitor.name}'")
-    return Publisher(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
+    return Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
 
 
 # -- what the body says ------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.access.access import Access
 from headrace.core.access.logins import Account, Login
+from headrace.core.client import Client
 from headrace.core.hosts import Hosts
 from headrace.core.properties import NativeCodec, Properties
-from headrace.core.publisher import Publisher
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, NotFound, ProtocolError, Refused, TooLarge
 from headrace.model import NATIVE
@@ -184,8 +184,8 @@ class Endpoint(DatagramHandler):
                 self._finish(exchange, CONTINUE, "", request.block)
                 return
             payload = body
-        publisher = self._publisher(account, query)
-        publisher.check_rate(self._clock.monotonic_us())
+        client = self._client(account, query)
+        client.check_rate(self._clock.monotonic_us())
         properties = NativeCodec().encode(Properties(None, request.content_type))
 
         def confirmed(error: HeadraceError | None) -> None:
@@ -194,7 +194,7 @@ class Endpoint(DatagramHandler):
             else:
                 self._finish(exchange, _code_of(error), str(error), request.block)
 
-        publisher.publish(
+        client.publish_topic(
             topic_of(request.path),
             payload,
             self._clock.now_us(),
@@ -207,12 +207,12 @@ class Endpoint(DatagramHandler):
         if not query.qos:
             confirmed(None)
 
-    def _publisher(self, account: Account, query: _Query) -> Publisher:
+    def _client(self, account: Account, query: _Query) -> Client:
         broker, rights = self._hosts.find(DEFAULT_HOST), self._access.rights(account, DEFAULT_HOST)
         if broker is None or rights is None:
             raise AccessRefused(f"access to vhost '{DEFAULT_HOST}' refused for user '{account.name}'")
         client_id = query.client_id or f"{PROTOCOL}:{account.name}"
-        return Publisher(broker, account, rights, client_id, PROTOCOL, NATIVE)
+        return Client(broker, account, rights, client_id, PROTOCOL, NATIVE)
 
     def _guarded(self, exchange: _Exchange, call: Callable[[], None]) -> None:
         try:

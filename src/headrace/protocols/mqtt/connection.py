@@ -7,8 +7,8 @@ from headrace.config.settings import MqttSettings
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.permissions import Rights
 from headrace.core.access.users import GUEST
+from headrace.core.client import Client as CoreClient
 from headrace.core.flow import Holding
-from headrace.core.publisher import Publisher
 from headrace.core.pubsub.session import FOREVER, Envelope, Will
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
@@ -148,13 +148,13 @@ class Handshake:
             )
         return host, rights
 
-    def will(self, publisher: Publisher) -> Will | None:
+    def will(self, publisher: CoreClient) -> Will | None:
         """What is to be published when the client is lost. Raises ProtocolError when it may not be."""
         will = self.connect.will
         if will is None:
             return None
         try:
-            publisher.check(will.topic)
+            publisher.check_topic(will.topic)
         except Refused as error:
             code = NOT_AUTHORIZED if isinstance(error, AccessRefused) else TOPIC_NAME_INVALID
             raise ProtocolError(code, f"the will: {error}") from error
@@ -370,7 +370,7 @@ class Connection(Handler):
         self._client = client = Client(self, wire, host, self._server, connect)
         host.add(self, account)
         self._decoder.max_packet_bytes = self._server.max_packet_bytes
-        publisher = Publisher(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
+        publisher = CoreClient(host.broker, account, rights, connect.client_id, PROTOCOL, MQTT5)
         will = handshake.will(publisher)
         lifetime_s = handshake.lifetime_s
         sessions = host.broker.sessions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.access.logins import Account
 from headrace.core.access.permissions import Rights
-from headrace.core.publisher import Publisher
+from headrace.core.client import Client as CoreClient
 from headrace.core.queue.group import ACK as ACKED
 from headrace.core.queue.group import NACK as NACKED
 from headrace.core.queue.group import REJECT as REJECTED
@@ -98,7 +98,7 @@ class Inbox:
         "rights",
     )
 
-    def __init__(self, client: "Client", account: Account, rights: Rights, publisher: Publisher) -> None:
+    def __init__(self, client: "Client", account: Account, rights: Rights, publisher: CoreClient) -> None:
         self._client = client
         self._account = account
         self._publisher = publisher
@@ -146,7 +146,7 @@ class Inbox:
     def _publish(self, packet: Publish, now_us: int) -> None:
         said = packet.properties
         qos = packet.qos
-        count = self._publisher.publish(
+        count = self._publisher.publish_topic(
             packet.topic,
             packet.payload,
             now_us,

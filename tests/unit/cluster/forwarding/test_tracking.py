@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from headrace.net.handover import Tracker
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME
+from headrace.protocols.amqp091.codec import HEARTBEAT_FRAME
 from headrace.protocols.amqp091.handover import Amqp091Tracker
 from headrace.protocols.amqp091.handshake import start_fields
 from headrace.protocols.amqp091.methods import encode_method

@@ -9,8 +9,16 @@ from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.queue import Queue
 from headrace.errors import ProtocolError
 from headrace.model import Source
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Publish, RouteRoom
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, DeliverEncoder, encode_ack
+from headrace.protocols.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    Ack,
+    Decoder,
+    DeliverEncoder,
+    Hello,
+    Publish,
+    RouteRoom,
+    encode_ack,
+)
 from headrace.protocols.amqp091.frames import PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import decode_method, encode_method
 from tests.house import House

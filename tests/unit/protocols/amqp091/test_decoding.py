@@ -4,8 +4,17 @@ import pytest
 from pamqp import commands
 
 from headrace.errors import ProtocolError
-from headrace.protocols.amqp091.codec import Ack, Decoder, Hello, Method, Publish, TooLarge
-from headrace.protocols.amqp091.encoding import HEARTBEAT_FRAME, encode_ack, encode_content
+from headrace.protocols.amqp091.codec import (
+    HEARTBEAT_FRAME,
+    Ack,
+    Decoder,
+    Hello,
+    Method,
+    Publish,
+    TooLarge,
+    encode_ack,
+    encode_content,
+)
 from headrace.protocols.amqp091.frames import FRAME_MAX_SIZE, PROTOCOL_HEADER
 from headrace.protocols.amqp091.methods import encode_method
 
