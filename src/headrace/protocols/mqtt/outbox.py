@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK
 from headrace.errors import HeadraceError, Refused
-from headrace.protocols.mqtt.encoding import PublishEncoder, encode_acknowledgement
+from headrace.protocols.mqtt.codec import PublishEncoder, encode_acknowledgement
 from headrace.protocols.mqtt.packets import PUBREL
 from headrace.protocols.mqtt.reasons import FAILURE, PACKET_IDENTIFIER_NOT_FOUND
 
 if TYPE_CHECKING:
-    from headrace.protocols.mqtt.client import Client
+    from headrace.protocols.mqtt.receiver import Receiver
 
 LOG_IDENTIFIERS: Final = 32_767
 _FIRST_OTHER: Final = 32_768
@@ -36,19 +36,19 @@ class Outbox:
     """The messages of one client that are sent and not acknowledged, and those that wait for their turn."""
 
     __slots__ = (
-        "_client",
         "_flights",
         "_last",
         "_memory",
         "_memory_bytes",
         "_receipts",
+        "_receiver",
         "_storing",
         "_waiting",
         "_window",
     )
 
-    def __init__(self, client: "Client", receive_maximum: int) -> None:
-        self._client = client
+    def __init__(self, receiver: "Receiver", receive_maximum: int) -> None:
+        self._receiver = receiver
         self._window = min(receive_maximum, LOG_IDENTIFIERS)
         self._flights: dict[int, Delivery | None] = {}
         """Sent at QoS 1, by packet identifier; with the delivery that a PUBACK settles, if it does."""
@@ -71,7 +71,7 @@ class Outbox:
     @property
     def room(self) -> int:
         """How many more may be sent now."""
-        session = self._client.session
+        session = self._receiver.session
         completing = len(session.completing) if session is not None else 0
         return self._window - len(self._flights) - len(self._receipts) - completing
 
@@ -79,7 +79,7 @@ class Outbox:
 
     def offer(self, packet: PublishEncoder, qos: int, retain: bool, size: int) -> None:
         """Send it, or have it wait in memory."""
-        if self._memory or self._client.is_held or self.room <= 0:
+        if self._memory or self._receiver.is_held or self.room <= 0:
             self._remember((packet, qos, retain, size))
         else:
             self._send(packet, qos, retain, False, self._free_identifier(), None)
@@ -93,8 +93,8 @@ class Outbox:
             if self._waiting is _NOTHING:
                 self._waiting = deque()
             self._waiting.append(item)
-            if len(self._waiting) >= self._client.limits.prefetch:
-                self._client.fill(True)
+            if len(self._waiting) >= self._receiver.limits.prefetch:
+                self._receiver.fill(True)
 
     def drain(self) -> None:
         """Send what waits, as far as there is room."""
@@ -102,21 +102,21 @@ class Outbox:
         while waiting and self.room > 0 and self._try(waiting[0]):
             waiting.popleft()
         if not waiting:
-            self._client.fill(False)
+            self._receiver.fill(False)
         memory = self._memory
-        while memory and self.room > 0 and not self._client.is_held:
+        while memory and self.room > 0 and not self._receiver.is_held:
             packet, qos, retain, size = memory.popleft()
             self._memory_bytes -= size
             self._send(packet, qos, retain, False, self._free_identifier(), None)
 
     def _remember(self, item: Memory) -> None:
-        limits = self._client.limits
+        limits = self._receiver.limits
         if self._memory is _NOTHING_EITHER:
             self._memory = deque()
         memory, size = self._memory, item[3]
         while memory and (len(memory) >= limits.waiting_messages or self._memory_bytes + size > limits.waiting_bytes):
             self._memory_bytes -= memory.popleft()[3]
-            self._client.host.counters.dropped += 1
+            self._receiver.host.counters.dropped += 1
         memory.append(item)
         self._memory_bytes += size
 
@@ -132,14 +132,14 @@ class Outbox:
     def _send(
         self, packet: PublishEncoder, qos: int, retain: bool, dup: bool, number: int, delivery: Delivery | None
     ) -> None:
-        client = self._client
+        receiver = self._receiver
         data = packet.encode(qos, retain, number, dup)
-        if client.max_packet_bytes and len(data) > client.max_packet_bytes:
+        if receiver.max_packet_bytes and len(data) > receiver.max_packet_bytes:
             self.settle(delivery)  # MQTT 5 [MQTT-3.1.2-25]: as if it had been sent
             return
         (self._flights if qos == 1 else self._receipts)[number] = delivery
-        client.host.counters.sent += 1
-        client.wire.send(data)
+        receiver.host.counters.sent += 1
+        receiver.wire.send(data)
 
     def _free_identifier(self) -> int:
         number = self._last
@@ -152,7 +152,7 @@ class Outbox:
     def _is_used(self, number: int) -> bool:
         if number in self._flights or number in self._receipts:
             return True
-        session = self._client.session
+        session = self._receiver.session
         return session is not None and number in session.completing
 
     # -- acknowledgements --------------------------------------------------------------------------------------------
@@ -161,12 +161,12 @@ class Outbox:
         """PUBACK. One for nothing that was sent is ignored."""
         if number in self._flights:
             self.settle(self._flights.pop(number))
-            self._client.has_room()
+            self._receiver.has_room()
 
     def received(self, number: int, reason: int) -> None:
         """PUBREC: the client has it, or does not want it; it is not sent again."""
-        client = self._client
-        session = client.session
+        receiver = self._receiver
+        session = receiver.session
         assert session is not None
         if number not in self._receipts:
             known = number in session.completing
@@ -174,28 +174,28 @@ class Outbox:
             return
         self.settle(self._receipts.pop(number))
         if reason >= FAILURE:
-            client.has_room()
+            receiver.has_room()
             return
-        client.host.broker.sessions.complete(session, number)
+        receiver.host.broker.sessions.complete(session, number)
         if not session.is_stored:
             self._release(number)
             return
-        turn = client.host.broker.turn_number
+        turn = receiver.host.broker.turn_number
         if self._storing and self._storing[-1][0] == turn:
             self._storing[-1][1].append(number)
         else:
             self._storing.append((turn, [number]))
-            client.host.broker.when_safe(self._stored)
+            receiver.host.broker.when_safe(self._stored)
 
     def completed(self, number: int) -> None:
         """PUBCOMP: the packet identifier is free again."""
-        client = self._client
-        if client.session is not None and client.host.broker.sessions.finish_completing(client.session, number):
-            client.has_room()
+        receiver = self._receiver
+        if receiver.session is not None and receiver.host.broker.sessions.finish_completing(receiver.session, number):
+            receiver.has_room()
 
     def resume(self) -> None:
         """The client is back: finish what it had received."""
-        session = self._client.session
+        session = self._receiver.session
         assert session is not None
         for number in sorted(session.completing):
             self._release(number)
@@ -206,20 +206,20 @@ class Outbox:
         Turns are stored in order, so each call is about the oldest batch, also after a turn was tried again.
         """
         if error is not None:  # what could not be stored is tried again
-            self._client.host.broker.when_safe(self._stored)
+            self._receiver.host.broker.when_safe(self._stored)
             return
         _, numbers = self._storing.pop(0)
         for number in numbers:
             self._release(number)
 
     def _release(self, number: int, reason: int = 0) -> None:
-        self._client.wire.send(encode_acknowledgement(self._client.version, PUBREL, number, reason))
+        self._receiver.wire.send(encode_acknowledgement(self._receiver.version, PUBREL, number, reason))
 
     def settle(self, delivery: Delivery | None) -> None:
         """The client is done with it, or cannot be told of it."""
         if delivery is None:
             return
         try:
-            self._client.host.broker.settle(delivery, ACK)
+            self._receiver.host.broker.settle(delivery, ACK)
         except Refused:
             return  # its time ran out and another has it, or its queue is gone: nothing is left to settle

@@ -8,11 +8,11 @@ from headrace.core.pubsub.session import Outlet, Subscriber
 from headrace.core.routing.topology import topic_of
 from headrace.errors import Refused
 from headrace.model import MQTT5, Message
-from headrace.protocols.mqtt.encoding import PublishEncoder, delivered_properties, encode_publish
+from headrace.protocols.mqtt.codec import PublishEncoder, delivered_properties, encode_publish
 from headrace.protocols.mqtt.packets import V5
 
 if TYPE_CHECKING:
-    from headrace.protocols.mqtt.client import Client
+    from headrace.protocols.mqtt.receiver import Receiver
     from headrace.protocols.mqtt.server import Host
 
 INTERVAL_US: Final = 10_000_000
@@ -151,7 +151,7 @@ class SharedOutlet(Outlet):
         self._version = version
         self._max_packet_bytes = max_packet_bytes
         self._identifiers = identifiers
-        self._members: list[Client] = []
+        self._members: list[Receiver] = []
         self._packets: list[bytes] = []
         self._size = 0
 
@@ -167,17 +167,17 @@ class SharedOutlet(Outlet):
                 fan.flush()
             encoder = PublishEncoder(self._version, topic, message.payload, properties)
             size = len(message.payload)
-            for client in cast("list[Client]", subscribers):
-                client.outbox.offer(encoder, assurance, retain, size)
+            for receiver in cast("list[Receiver]", subscribers):
+                receiver.outbox.offer(encoder, assurance, retain, size)
             return
         packet = encode_publish(self._version, topic, message.payload, 0, retain, properties=properties)
         if self._max_packet_bytes and len(packet) > self._max_packet_bytes:
             return
         if topic != fan.topic:
             fan.begin(topic)
-        self._add(packet, cast("list[Client]", subscribers))
+        self._add(packet, cast("list[Receiver]", subscribers))
 
-    def _add(self, packet: bytes, members: "list[Client]") -> None:
+    def _add(self, packet: bytes, members: "list[Receiver]") -> None:
         if members is not self._members:
             if self._packets:
                 self.flush()
@@ -201,42 +201,42 @@ class SharedOutlet(Outlet):
         self._size = 0
         members, self._members = self._members, []
         self._fan.counters.sent += count * len(members)
-        for client in members:
-            client.push(data, count)
+        for receiver in members:
+            receiver.push(data, count)
 
 
 @final
 class AliasOutlet(Outlet):
     """The way to one client that takes topic aliases: what it gets is encoded for it alone."""
 
-    __slots__ = ("_client", "_identifiers")
+    __slots__ = ("_identifiers", "_receiver")
 
-    def __init__(self, client: "Client", identifiers: tuple[int, ...]) -> None:
-        self._client = client
+    def __init__(self, receiver: "Receiver", identifiers: tuple[int, ...]) -> None:
+        self._receiver = receiver
         self._identifiers = identifiers
 
     def deliver(self, message: Message, assurance: int, retain: bool, subscribers: "list[Subscriber]") -> None:
-        client = self._client
+        receiver = self._receiver
         topic = topic_of(message.source)
         alias = 0
         if not assurance:
-            if client.is_held:
-                client.host.counters.dropped += 1
+            if receiver.is_held:
+                receiver.host.counters.dropped += 1
                 return
-            topic, alias = client.aliases.use(topic)
+            topic, alias = receiver.aliases.use(topic)
         said = own_properties(
-            client.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
+            receiver.host.broker, message, message.properties, message.timestamp_us, self._identifiers, alias
         )
         if assurance:
             encoder = PublishEncoder(V5, topic, message.payload, said)
-            client.outbox.offer(encoder, assurance, retain, len(message.payload))
+            receiver.outbox.offer(encoder, assurance, retain, len(message.payload))
             return
         packet = encode_publish(V5, topic, message.payload, 0, retain, properties=said)
-        if client.max_packet_bytes and len(packet) > client.max_packet_bytes:
-            client.aliases.take_back(topic)
+        if receiver.max_packet_bytes and len(packet) > receiver.max_packet_bytes:
+            receiver.aliases.take_back(topic)
             return
-        client.host.counters.sent += 1
-        client.wire.send(packet)
+        receiver.host.counters.sent += 1
+        receiver.wire.send(packet)
 
 
 @final
