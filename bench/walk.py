@@ -122,7 +122,7 @@ class Amqp091(Walk):
     name = "AMQP 0-9-1 publish, deliver, confirm"
 
     def __init__(self, place: Place) -> None:
-        self._client = client = Client(place, "amqp091")
+        self._client = client = Client(place, "amqp")
         client.say(PROTOCOL_HEADER)
         self._call(commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US"), 0)
         self._call(commands.Connection.TuneOk(0, FRAME_MAX_SIZE, 0), 0)
@@ -180,7 +180,7 @@ class Amqp10(Walk):
     name = "AMQP 1.0 transfer"
 
     def __init__(self, place: Place) -> None:
-        self._client = client = Client(place, "amqp10")
+        self._client = client = Client(place, "amqp")
         client.say(b"AMQP\0\1\0\0")
         self._perform(0x10, _string("walk"), _string("vhost:/"))
         self._perform(0x11, b"\x40", _uint(0), _uint(2048), _uint(2048))

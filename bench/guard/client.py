@@ -6,28 +6,20 @@ from typing import Final, TypeVar, cast
 from pamqp import base, commands, frame
 
 from headrace.clock import ManualClock
+from headrace.config.settings import Settings
 from headrace.core.access.access import Access
 from headrace.core.access.logins import Background
 from headrace.core.broker import Broker
 from headrace.core.hosts import Hosts
-from headrace.core.properties import Codecs
 from headrace.core.queue.definition import declared
-from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import OUTPUT_HIGH_BYTES, Wire
 from headrace.net.handler import Handler
 from headrace.net.output import Output
+from headrace.protocols import Backend, Protocols, codecs
 from headrace.protocols.amqp091.codec import encode_content
 from headrace.protocols.amqp091.connection import Connection
 from headrace.protocols.amqp091.frames import BASIC_ACK, BASIC_PUBLISH, FRAME_MAX_SIZE, METHOD, PROTOCOL_HEADER
-from headrace.protocols.amqp091.properties import Amqp091Codec
 from headrace.protocols.amqp091.server import Server
-from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.context import Server as Amqp10Server
-from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.greeting import AmqpGreeting
-from headrace.protocols.mqtt.connection import Connection as MqttConnection
-from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.server import Server as MqttServer
 from headrace.storage.api import Engine
 
 PERSISTENT: Final = b"\x10\x00\x02"  # property flags with delivery-mode alone, and its value
@@ -102,23 +94,11 @@ class House:
         self._engine = engine
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
-        codecs = Codecs()
-        codecs.add(AMQP091, Amqp091Codec())
-        codecs.add(AMQP10, Amqp10Codec())
-        codecs.add(MQTT5, Mqtt5Codec())
-        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, codecs))
+        known = codecs()
+        self._hosts = hosts = Hosts(engine, lambda name: Broker(engine, self.clock, self.soon.append, name, known))
         access = Access(engine, self.clock, _Here(), hosts)
+        self.handler = Protocols(Backend(hosts, access, self.clock, Settings())).handler
         self.server = Server(hosts, access, "guard")
-        self._amqp10 = Amqp10Server(hosts, access, self.clock, "guard")
-        self._mqtt = MqttServer(hosts, access, self.clock, "guard")
-
-    def handler(self, protocol: str) -> Handler:
-        """A new connection of one protocol."""
-        if protocol == "mqtt":
-            return MqttConnection(self._mqtt)
-        return AmqpGreeting(
-            lambda: Connection(self.server, self.clock), lambda: Amqp10Connection(self._amqp10, self.clock)
-        )
 
     def declare(self, queue: str) -> None:
         broker = self._hosts.find("/")

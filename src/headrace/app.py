@@ -26,8 +26,9 @@ from headrace.launch import Launch
 from headrace.listeners import Listeners
 from headrace.net.handler import Handler
 from headrace.net.tls import Tls, to_nodes
+from headrace.protocols import WEB_SOCKETS
 from headrace.reloading import reload_waiting, tls_files
-from headrace.service import MQTT, WEB_SOCKET, Environment, Service, web_socket
+from headrace.service import Environment, Service
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
 from headrace.threads import Threads
@@ -263,9 +264,7 @@ class _Program:
             await self._listeners.open_again()
             self._admit(self._doorway, service)
         self._listeners.refurnish()
-        port = self._settings.listeners.coap
-        if port is not None:
-            await self._listeners.open_to_datagrams(service.coap(), port)
+        await self._listeners.open_to_datagrams(service.datagrams)
 
     def _admit(self, doorway: "Frontend", service: Service) -> None:
         from headrace.cluster.forwarding.frontend import Local
@@ -274,14 +273,16 @@ class _Program:
 
     # -- who comes in ------------------------------------------------------------------------------------------------
 
-    def _handler(self, protocol: str) -> Handler:
-        """What a new connection is met by."""
+    def _handler(self, listener: str) -> Handler:
+        """The handler of a new connection."""
         if self._service is not None:
-            return self._service.handler(protocol)
+            return self._service.handler(listener)
         assert self._doorway is not None
-        if protocol == WEB_SOCKET:
-            return web_socket(self._doorway.handler(MQTT), self._settings.mqtt.max_packet_bytes)
-        return self._doorway.handler(protocol)
+        inside = WEB_SOCKETS.get(listener)
+        if inside is None or inside.web_sockets is None:
+            return self._doorway.handler(listener)
+        most_bytes = inside.web_sockets.max_packet_bytes(self._settings)
+        return inside.web_sockets.enclose(self._doorway.handler(inside.listener), most_bytes)
 
     def _speaker(self) -> Speaker:
         """What speaks HTTP."""

@@ -96,7 +96,7 @@ class _Route:
 
 @final
 class Client:
-    """A connection of one user to one virtual host. It is also the owner of the connection's exclusive queues."""
+    """A user in one virtual host, with or without a connection. It owns the connection's exclusive queues."""
 
     __slots__ = (
         "_encoding",
@@ -176,6 +176,11 @@ class Client:
         if watcher is not None:
             rights.watchers[self] = watcher
         self.account, self.rights = account, rights
+
+    @property
+    def owner(self) -> object:
+        """The owner of exclusive queues: the client while it is connected, None for one without a connection."""
+        return self if self.is_connected else None
 
     # -- flow and rate -----------------------------------------------------------------------------------------------
 
@@ -278,9 +283,9 @@ class Client:
         address = self.check_read(request.name, request.is_address)
         key_filter = address.key or request.key_filter
         if request.is_address:
-            queue = self.broker.addressed(address.queue, self)
+            queue = self.broker.addressed(address.queue, self.owner)
         else:
-            queue = self.broker.queue(address.queue, self)
+            queue = self.broker.queue(address.queue, self.owner)
         asked = mode_joined(queue, request.group, key_filter) if request.is_return else request.mode
         plan = ConsumePlan(request, queue, key_filter, mode_to_join(queue, request.group, asked))
         if not plan.group and not plan.is_stream:

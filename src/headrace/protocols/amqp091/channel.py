@@ -197,7 +197,7 @@ class Channel:
             definition = declared(name, method.durable, method.exclusive, method.auto_delete, arguments)
             if not method.passive:
                 self._client.rights.check_declare_queue(definition)
-            queue = self._broker.declare(definition, self._client, method.passive)
+            queue = self._broker.declare(definition, self._client.owner, method.passive)
             self._last_queue = name = queue.name
             messages, consumers = queue.messages, queue.consumers
         elif name != REPLY_TO and name not in self._context.host.replies:
@@ -217,7 +217,7 @@ class Channel:
     def queue_purge(self, method: commands.Queue.Purge) -> None:
         name = _plain(self._queue_name(method.queue))
         self._client.rights.check(READ, QUEUE, name)
-        count = self._broker.purge(name, self._client)
+        count = self._broker.purge(name, self._client.owner)
         self._reply_kept(method.nowait, commands.Queue.PurgeOk, message_count=count)
 
     def queue_delete(self, method: commands.Queue.Delete) -> None:
@@ -226,7 +226,7 @@ class Channel:
         self._client.rights.check(CONFIGURE, QUEUE, name)
         count = 0
         with suppress(NotFound):
-            count = self._broker.delete(name, method.if_unused, method.if_empty, self._client)
+            count = self._broker.delete(name, method.if_unused, method.if_empty, self._client.owner)
         self._reply_kept(method.nowait, commands.Queue.DeleteOk, message_count=count)
 
     def _queue_name(self, given: str) -> str:
@@ -243,13 +243,13 @@ class Channel:
 
     def _bind(self, binding: Binding) -> None:
         self._client.rights.check_bind(binding)
-        self._broker.bind(binding, self._client)
+        self._broker.bind(binding, self._client.owner)
 
     def _unbind(self, binding: Binding) -> None:
         """Remove a binding; one of an exchange that does not exist counts as removed, as in RabbitMQ."""
         self._client.rights.check_bind(binding)
         with suppress(NotFound):
-            self._broker.unbind(binding, self._client)
+            self._broker.unbind(binding, self._client.owner)
 
     # -- basic -------------------------------------------------------------------------------------------------------
 

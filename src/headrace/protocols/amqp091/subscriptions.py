@@ -209,7 +209,7 @@ class Subscription(Recipient):
 
     def open(self, plan: ConsumePlan, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
         """Make the consumer of a plan, before it joins its group."""
-        consumer = Consumer(self.consumer_tag, self, prefetch, no_ack, priority, shared, self._context.client)
+        consumer = Consumer(self.consumer_tag, self, prefetch, no_ack, priority, shared, self._context.client.owner)
         consumer.exposes_offsets = plan.is_stream or plan.is_addressed
         if plan.is_stream and not plan.is_addressed:
             self._encoder = DeliverEncoder(
@@ -539,10 +539,10 @@ class Subscriptions:
 
     def _getter(self, queue: str, no_ack: bool) -> Consumer:
         if no_ack:
-            return Consumer("basic.get", _no_deliveries, auto_ack=True, owner=self._client)
+            return Consumer("basic.get", _no_deliveries, auto_ack=True, owner=self._client.owner)
         getter = self._getters.get(queue)
         if getter is None or (getter.group is not None and getter.group.queue.is_gone):
-            getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._client)
+            getter = self._getters[queue] = Consumer("basic.get", _no_deliveries, owner=self._client.owner)
         return getter
 
     def ack(self, first: int, tag: int, multiple: bool) -> None:

@@ -74,7 +74,7 @@ class QueueReader:
         self._origin = b""
         # At QoS 0 nothing is acknowledged.
         self.consumer = Consumer(receiver.client_id, self._deliver, receiver.prefetch, auto_ack=qos == 0)
-        self.consumer.owner = receiver.client
+        self.consumer.owner = receiver.client.owner
         self.consumer.allowance = receiver.allowance
         self.consumer.cancelled = lambda: self._cancelled(queue)
         members = receiver.client.consume(plan, self.consumer)
