@@ -64,28 +64,28 @@ class Publisher:
             client.begin_publishing()
         self.is_ahead = True
         route = event.route
-        said = event.said
+        given = event.properties
         source = route.source
-        properties = event.properties
+        properties = event.raw
         rights = client.rights
         if source is None or route.exchange not in rights.writable or rights.topics:
             rights.check_publish(route.exchange, route.key, client.client_id)
         if source is None:
             source = self._source(route)
         account = client.account
-        if said.user_id and said.user_id != account.user.name:
-            self._check_user(said.user_id)
-        if said.reply_to == REPLY_TO:
+        if given.user_id and given.user_id != account.user.name:
+            self._check_user(given.user_id)
+        if given.reply_to == REPLY_TO:
             properties = self._with_reply_key(properties)
         extra_keys: Sequence[str] = _NO_KEYS
-        headers = said.headers
+        headers = given.headers
         if headers and ("CC" in headers or "BCC" in headers):
             extra_keys, properties = _copies(headers, properties)
             for key in extra_keys:
                 rights.check_topic(WRITE, route.exchange, key, client.client_id)
-        found = said.extra.get(PRIORITY, 0) if said.extra else 0
+        found = given.extra.get(PRIORITY, 0) if given.extra else 0
         priority = found if isinstance(found, int) else 0
-        expires_us = self._expires_us(said) if said.expiration else 0
+        expires_us = self._expires_us(given) if given.expiration else 0
         now_us = context.now_us
         messages = [Message(source, body, now_us, properties, priority, expires_us) for body in event.bodies]
         if route.source is None or self.staged is not None or account.is_metered:
@@ -102,11 +102,11 @@ class Publisher:
 
     def _publish_one(self, event: Publish, message: Message, extra_keys: Sequence[str]) -> None:
         """Publish a message that needs a look by itself: in a transaction, of a user with limits, or for no queue."""
-        client, route, headers = self._client, event.route, event.said.headers or None
+        client, route, headers = self._client, event.route, event.properties.headers or None
         if client.account.is_metered:
             client.published += 1
             client.account.check_size(len(message.payload))
-        if route.source is None and self._went_aside(route, event.said, message):
+        if route.source is None and self._went_aside(route, event.properties, message):
             return
         if self.staged is not None:
             self.staged.append((Staging(message, headers, extra_keys), route))
@@ -144,8 +144,8 @@ class Publisher:
             route.source = source
         return source
 
-    def _expires_us(self, said: Properties) -> int:
-        text = said.expiration
+    def _expires_us(self, given: Properties) -> int:
+        text = given.expiration
         if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= _MAX_EXPIRATION_MS):
             raise PreconditionFailed(
                 f"invalid expiration '{text}': it must be milliseconds, up to {_MAX_EXPIRATION_MS}"
@@ -154,7 +154,7 @@ class Publisher:
 
     # -- replies and settlements ---------------------------------------------------------------------------------------
 
-    def _went_aside(self, route: Route, said: Properties, message: Message) -> bool:
+    def _went_aside(self, route: Route, given: Properties, message: Message) -> bool:
         """True if the message was a direct reply or a settlement: no queue gets it."""
         host = self._context.host
         if route.key.startswith(REPLY_PREFIX):
@@ -163,19 +163,19 @@ class Publisher:
                 reply(message)
             elif route.mandatory:
                 self.send_return(route, message)
-        elif not self._was_verb(route.key, said):
+        elif not self._was_verb(route.key, given):
             return False
         if self.is_confirming:
             host.broker.when_safe(self._confirmed_one)
         return True
 
-    def _was_verb(self, key: str, said: Properties) -> bool:
+    def _was_verb(self, key: str, given: Properties) -> bool:
         address = parse_address(key)
         if not address.verb:
             return False
         if address.verb != COMMIT:
             raise Refused(f"'{key}' is for clients without acknowledgements: use basic.ack, basic.nack or basic.reject")
-        group, offset = said.headers.get("x-group-id"), said.headers.get("x-offset")
+        group, offset = given.headers.get("x-group-id"), given.headers.get("x-offset")
         if isinstance(offset, str) and offset.isascii() and offset.isdecimal():
             offset = int(offset)
         if not isinstance(group, str) or not isinstance(offset, int):
@@ -186,9 +186,9 @@ class Publisher:
     def _with_reply_key(self, properties: bytes) -> bytes:
         if not self.reply_key:
             raise PreconditionFailed("fast reply consumer does not exist")
-        said = decode_properties(properties)
-        said.reply_to = self.reply_key
-        return encode_properties(said)
+        changed = decode_properties(properties)
+        changed.reply_to = self.reply_key
+        return encode_properties(changed)
 
     # -- returns and confirms ------------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ def _copies(headers: dict[str, object], properties: bytes) -> tuple[list[str], b
             raise PreconditionFailed(f"unsupported type in header '{name}': it must be an array of strings")
         keys += value
     if "BCC" in headers:
-        said = decode_properties(properties)
-        del said.headers["BCC"]
-        properties = encode_properties(said)
+        changed = decode_properties(properties)
+        del changed.headers["BCC"]
+        properties = encode_properties(changed)
     return keys, properties

@@ -247,9 +247,6 @@ class Subscription(Recipient):
             )
         self._answers.sent(size_bytes)
 
-    def glance(self) -> int:
-        return self._encoder.glance()
-
     def deliver_reply(self, message: Message) -> None:
         """Send a direct reply, which no queue held."""
         tags = self._tags

@@ -37,8 +37,8 @@ def test_a_publish_is_a_method_a_header_and_a_body() -> None:
     assert isinstance(event, Publish)
     assert (event.channel, event.route.exchange, event.route.key) == (1, "", "job")
     assert event.route.mandatory
-    assert event.properties == bytes.fromhex("1000 02")
-    assert event.said.delivery_mode == 2
+    assert event.raw == bytes.fromhex("1000 02")
+    assert event.properties.delivery_mode == 2
     assert event.bodies == [b"hello"]
 
 

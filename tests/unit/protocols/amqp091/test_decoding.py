@@ -46,8 +46,8 @@ def _read(data: bytes, piece: int) -> list[tuple[object, ...]]:
 def _plain(event: object) -> list[tuple[object, ...]]:
     if isinstance(event, Publish):
         route = event.route
-        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate, event.properties)
-        return [(*way, event.said.delivery_mode, body) for body in event.bodies]
+        way = (event.channel, route.exchange, route.key, route.mandatory, route.immediate, event.raw)
+        return [(*way, event.properties.delivery_mode, body) for body in event.bodies]
     if isinstance(event, Ack):
         return [(event.channel, tag, event.multiple) for tag in range(event.first, event.tag + 1)]
     if isinstance(event, Method):
