@@ -1,7 +1,7 @@
-"""Where CoAP clients publish: datagrams in, answers out once the message is safe. What may be published is core's.
+"""CoAP publishing: datagrams in, answers out once the message is durable. Rights and topics are core/client.py's.
 
-Nothing is kept per client. A request that comes twice is answered twice and published once, as long as it is among the
-last few thousand; a client that hears nothing sends again by itself, so what is too much at once is just not heard.
+Nothing is kept per client. A request that comes twice is answered twice and published once, if it is among the last few
+thousand. Clients repeat requests without an answer, so requests beyond a limit are ignored.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ _CODES: Final[tuple[tuple[type[HeadraceError], int], ...]] = (
 
 @final
 class _Exchange:
-    """A request and, once there is one, its answer."""
+    """A request and its answer, if it has one."""
 
     __slots__ = ("answer", "head", "peer", "since_us")
 
@@ -70,7 +70,7 @@ class _Exchange:
 
 @final
 class _Query:
-    """What the query of a request says."""
+    """The query of a request."""
 
     __slots__ = ("client_id", "password", "qos", "retain", "user")
 
@@ -153,7 +153,7 @@ class Endpoint(DatagramHandler):
     # -- one request -------------------------------------------------------------------------------------------------
 
     def _admit(self, exchange: _Exchange, request: Request) -> None:
-        """Find out who asks, then do what is asked."""
+        """Check the login of a request, then publish."""
         peer = exchange.peer
         try:
             query = _Query(request.query)

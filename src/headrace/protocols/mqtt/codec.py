@@ -117,9 +117,9 @@ def decode_protocol(reader: Reader) -> tuple[int, bool]:
 
 
 def unsupported(version: int) -> ProtocolError:
-    said = f"protocol level {version}" if version else "a protocol of another name"
+    name = f"protocol level {version}" if version else "a protocol of another name"
     return ProtocolError(
-        UNSUPPORTED_PROTOCOL_VERSION, f"CONNECT: {said} is not served: MQTT 3.1 (3), 3.1.1 (4) and 5.0 (5) are"
+        UNSUPPORTED_PROTOCOL_VERSION, f"CONNECT: {name} is not served: MQTT 3.1 (3), 3.1.1 (4) and 5.0 (5) are"
     )
 
 
@@ -318,9 +318,9 @@ class Decoder:
     __slots__ = (
         "_aliases",
         "_have",
+        "_known",
         "_need",
         "_parts",
-        "_said",
         "_topics",
         "failure",
         "max_packet_bytes",
@@ -340,7 +340,7 @@ class Decoder:
         self._need = 0
         self._topics: dict[bytes, str] = {}
         self._aliases: dict[int, str] = {}
-        self._said: dict[bytes, MessageProperties] = {}
+        self._known: dict[bytes, MessageProperties] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -455,7 +455,7 @@ class Decoder:
             else:
                 raw = data[at : at + size]
                 at += size
-            properties = self._said.get(raw) or self._properties(raw)
+            properties = self._known.get(raw) or self._properties(raw)
         if not topic or properties.topic_alias:
             topic = self._of_alias(topic, properties.topic_alias)
         return Publish(topic, data[at:end], head >> 1 & 3, head & 1 == 1, head & 8 == 8, packet_id, properties)
@@ -469,10 +469,10 @@ class Decoder:
         return topic
 
     def _properties(self, raw: bytes) -> MessageProperties:
-        said, _ = decode_message_list(raw, OF_PUBLISH, "PUBLISH")
-        if len(self._said) < _MAX_KEPT and len(raw) <= _MAX_KEPT_BYTES:
-            self._said[raw] = said
-        return said
+        properties, _ = decode_message_list(raw, OF_PUBLISH, "PUBLISH")
+        if len(self._known) < _MAX_KEPT and len(raw) <= _MAX_KEPT_BYTES:
+            self._known[raw] = properties
+        return properties
 
     def _of_alias(self, topic: str, alias: int) -> str:
         """Set the topic of an alias or, without a topic, look it up."""
@@ -551,8 +551,8 @@ _PUBLISH: Final = PUBLISH << 4
 def encode_connack(version: int, session_present: bool, reason: int, properties: PropertyList | None = None) -> bytes:
     """CONNACK; b"" if MQTT 3 has no return code for the reason, so the connection closes without an answer."""
     if version >= V5:
-        said = properties.encode() if properties is not None else b"\0"
-        return _packet(CONNACK << 4, bytes((session_present, reason)) + said)
+        listed = properties.encode() if properties is not None else b"\0"
+        return _packet(CONNACK << 4, bytes((session_present, reason)) + listed)
     code = CONNACK_OF_MQTT_3.get(reason)
     return b"" if code is None else bytes((CONNACK << 4, 2, session_present, code))
 
@@ -576,8 +576,8 @@ def encode_suback(
     head = packet_id.to_bytes(2)
     if version != V5:
         return _packet(SUBACK << 4, head + bytes([reason if reason < FAILURE else FAILURE for reason in reasons]))
-    said = properties.encode() if properties is not None else b"\0"
-    return _packet(SUBACK << 4, head + said + bytes(reasons))
+    listed = properties.encode() if properties is not None else b"\0"
+    return _packet(SUBACK << 4, head + listed + bytes(reasons))
 
 
 def encode_unsuback(version: int, packet_id: int, reasons: Sequence[int]) -> bytes:
@@ -608,10 +608,10 @@ def encode_publish(
     """One message for one receiver. `properties` is a list without its length; MQTT 3 gets none."""
     name = encode_binary(topic.encode())
     identifier = packet_id.to_bytes(2) if qos else b""
-    said = encode_length(len(properties)) + properties if version == V5 else b""
-    length = encode_length(len(name) + len(identifier) + len(said) + len(payload))
+    listed = encode_length(len(properties)) + properties if version == V5 else b""
+    length = encode_length(len(name) + len(identifier) + len(listed) + len(payload))
     head = bytes((_PUBLISH | dup << 3 | qos << 1 | retain,))
-    return b"".join((head, length, name, identifier, said, payload))
+    return b"".join((head, length, name, identifier, listed, payload))
 
 
 def delivered_properties(

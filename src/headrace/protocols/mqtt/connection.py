@@ -168,20 +168,20 @@ class Handshake:
 
     def _properties(self) -> PropertyList:
         connect, limits = self.connect, self._server.limits
-        said = PropertyList()
+        properties = PropertyList()
         if limits.receive_maximum < _MOST:
-            said.numbers[RECEIVE_MAXIMUM] = limits.receive_maximum
-        said.numbers[MAXIMUM_PACKET_SIZE] = self._server.max_packet_bytes
-        said.numbers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
+            properties.numbers[RECEIVE_MAXIMUM] = limits.receive_maximum
+        properties.numbers[MAXIMUM_PACKET_SIZE] = self._server.max_packet_bytes
+        properties.numbers[TOPIC_ALIAS_MAXIMUM] = limits.topic_alias_maximum
         if self.lifetime_s != kept_seconds(None, connect.session_expiry_seconds):
-            said.numbers[SESSION_EXPIRY] = self.lifetime_s
+            properties.numbers[SESSION_EXPIRY] = self.lifetime_s
         if self._is_assigned:
-            said.texts[ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
+            properties.texts[ASSIGNED_CLIENT_IDENTIFIER] = connect.client_id
         if self.keep_alive_s != connect.keep_alive_seconds:
-            said.numbers[SERVER_KEEP_ALIVE] = self.keep_alive_s
+            properties.numbers[SERVER_KEEP_ALIVE] = self.keep_alive_s
         if connect.wants_response_information:
-            said.texts[RESPONSE_INFORMATION] = f"responses/{connect.client_id}"
-        return said
+            properties.texts[RESPONSE_INFORMATION] = f"responses/{connect.client_id}"
+        return properties
 
 
 def kept_seconds(limits: MqttSettings | None, asked_seconds: int) -> int:

@@ -1,7 +1,7 @@
-"""What a client must acknowledge: packet identifiers, its receive maximum, what waits until there is room. No topics.
+"""Messages that a client must acknowledge: packet identifiers, receive maximum, messages that wait. No topics.
 
-Messages from the session's log have the packet identifier that follows from their offset, so that one that is sent
-again, even after a restart, has the same one; all others have one from the upper half.
+The packet identifier of a message from the session's log follows from its offset, so that a message that is sent again,
+even after a restart, has the same one. All others are from the upper half.
 """
 
 from collections import deque
@@ -23,17 +23,17 @@ _LAST: Final = 65_535
 
 _NOTHING: Final[deque["Item"]] = deque(maxlen=0)
 _NOTHING_EITHER: Final[deque["Memory"]] = deque(maxlen=0)
-"""One for all clients that nothing waits for; a deque of its own takes 700 bytes."""
+"""Shared by all clients without waiting messages: a deque takes 700 bytes."""
 
 Item = tuple[PublishEncoder, int, bool, Delivery, int, bool]
-"""Packet, QoS, retain, what core delivered, packet identifier (0 for any), whether its acknowledgement settles it."""
+"""Packet, QoS, retain, delivery, packet identifier (0 for any); True if an acknowledgement settles the delivery."""
 Memory = tuple[PublishEncoder, int, bool, int]
-"""Packet, QoS, retain, how large."""
+"""Packet, QoS, retain, size in bytes."""
 
 
 @final
 class Outbox:
-    """The messages of one client that are sent and not acknowledged, and those that wait for their turn."""
+    """The unacknowledged messages of one client, and those that wait to be sent."""
 
     __slots__ = (
         "_flights",
@@ -51,26 +51,26 @@ class Outbox:
         self._receiver = receiver
         self._window = min(receive_maximum, LOG_IDENTIFIERS)
         self._flights: dict[int, Delivery | None] = {}
-        """Sent at QoS 1, by packet identifier; with the delivery that a PUBACK settles, if it does."""
+        """Sent at QoS 1, by packet identifier, with the delivery that a PUBACK settles, if any."""
         self._receipts: dict[int, Delivery | None] = {}
-        """Sent at QoS 2 and not received as far as is known."""
+        """Sent at QoS 2, without a PUBREC so far."""
         self._waiting: deque[Item] = _NOTHING
-        """What core delivered: no more than the client may hold."""
+        """Deliveries of core that wait: no more than the client may hold."""
         self._memory: deque[Memory] = _NOTHING_EITHER
-        """What nobody else keeps: no more than the limits allow, the oldest makes room."""
+        """Messages that only memory holds, up to the limits; the oldest makes room."""
         self._memory_bytes = 0
         self._last = _LAST
         self._storing: list[tuple[int, list[int]]] = []
-        """Received identifiers by the turn that stores them; PUBREL follows when that turn is stored."""
+        """Received identifiers by the batch that stores them; PUBREL follows once that batch is durable."""
 
     @property
     def waiting(self) -> int:
-        """How many wait in memory only."""
+        """The number of messages that wait in memory only."""
         return len(self._memory)
 
     @property
     def room(self) -> int:
-        """How many more may be sent now."""
+        """The number of messages that may be sent now."""
         session = self._receiver.session
         completing = len(session.completing) if session is not None else 0
         return self._window - len(self._flights) - len(self._receipts) - completing
@@ -78,7 +78,7 @@ class Outbox:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def offer(self, packet: PublishEncoder, qos: int, retain: bool, size: int) -> None:
-        """Send it, or have it wait in memory."""
+        """Send a message, or keep it in memory."""
         if self._memory or self._receiver.is_held or self.room <= 0:
             self._remember((packet, qos, retain, size))
         else:
@@ -87,7 +87,7 @@ class Outbox:
     def deliver(
         self, packet: PublishEncoder, qos: int, retain: bool, delivery: Delivery, number: int, settles: bool
     ) -> None:
-        """Send what core delivered, or have it wait; `number` 0 stands for any packet identifier."""
+        """Send a delivery of core, or let it wait; `number` 0 stands for any packet identifier."""
         item = (packet, qos, retain, delivery, number, settles)
         if self._waiting or self.room <= 0 or not self._try(item):
             if self._waiting is _NOTHING:
@@ -97,7 +97,7 @@ class Outbox:
                 self._receiver.fill(True)
 
     def drain(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting messages, as far as there is room."""
         waiting = self._waiting
         while waiting and self.room > 0 and self._try(waiting[0]):
             waiting.popleft()
@@ -121,7 +121,7 @@ class Outbox:
         self._memory_bytes += size
 
     def _try(self, item: Item) -> bool:
-        """Send one unless its packet identifier is still in use."""
+        """Send a message; False if its packet identifier is still in use."""
         packet, qos, retain, delivery, number, settles = item
         if number and self._is_used(number):
             return False
@@ -158,13 +158,13 @@ class Outbox:
     # -- acknowledgements --------------------------------------------------------------------------------------------
 
     def acknowledged(self, number: int) -> None:
-        """PUBACK. One for nothing that was sent is ignored."""
+        """PUBACK; ignored if no message has that identifier."""
         if number in self._flights:
             self.settle(self._flights.pop(number))
             self._receiver.has_room()
 
     def received(self, number: int, reason: int) -> None:
-        """PUBREC: the client has it, or does not want it; it is not sent again."""
+        """PUBREC: the client has the message or refuses it; it is not sent again."""
         receiver = self._receiver
         session = receiver.session
         assert session is not None
@@ -194,17 +194,14 @@ class Outbox:
             receiver.has_room()
 
     def resume(self) -> None:
-        """The client is back: finish what it had received."""
+        """Send PUBREL again for messages that a returning client had received."""
         session = self._receiver.session
         assert session is not None
         for number in sorted(session.completing):
             self._release(number)
 
     def _stored(self, error: HeadraceError | None) -> None:
-        """No crash makes the broker send the oldest of them again: the client may forget that it has them.
-
-        Turns are stored in order, so each call is about the oldest batch, also after a turn was tried again.
-        """
+        """Send PUBREL for the oldest batch, which is durable. Batches are stored in order, also after a retry."""
         if error is not None:  # what could not be stored is tried again
             self._receiver.host.broker.when_safe(self._stored)
             return
@@ -216,10 +213,10 @@ class Outbox:
         self._receiver.wire.send(encode_acknowledgement(self._receiver.version, PUBREL, number, reason))
 
     def settle(self, delivery: Delivery | None) -> None:
-        """The client is done with it, or cannot be told of it."""
+        """Acknowledge a delivery, if it is still pending."""
         if delivery is None:
             return
         try:
             self._receiver.host.broker.settle(delivery, ACK)
         except Refused:
-            return  # its time ran out and another has it, or its queue is gone: nothing is left to settle
+            return  # its lease ran out or its queue is gone: nothing is left to settle

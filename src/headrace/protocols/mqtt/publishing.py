@@ -39,15 +39,15 @@ _OUTCOMES: Final[Mapping[str, int]] = {ACK: ACKED, NACK: NACKED, REJECT: REJECTE
 
 def settle(receiver: Receiver, address: Address, user: UserProperties) -> None:
     """Settle the delivery that the user properties name. Raises Refused if it is not pending."""
-    said = dict(user)
-    group = said.get(GROUP_ID) or said.get("x-group-id", "")
+    given = dict(user)
+    group = given.get(GROUP_ID) or given.get("x-group-id", "")
     broker = receiver.host.broker
-    if address.verb == COMMIT and MESSAGE_ID not in said and "x-offset" in said:
-        offset = _number(said["x-offset"])
+    if address.verb == COMMIT and MESSAGE_ID not in given and "x-offset" in given:
+        offset = _number(given["x-offset"])
         _check(group, GROUP_ID, address)
         broker.groups.commit(address.queue, group, offset)
         return
-    message_id = said.get(MESSAGE_ID, "")
+    message_id = given.get(MESSAGE_ID, "")
     _check(message_id, MESSAGE_ID, address)
     _check(group, GROUP_ID, address)
     queue, offset = parse_message_id(message_id)
@@ -86,7 +86,7 @@ class Publisher:
         "_expected",
         "_finishing",
         "_receiver",
-        "_said",
+        "_refusals",
     )
 
     def __init__(self, receiver: Receiver) -> None:
@@ -94,7 +94,7 @@ class Publisher:
         self._client = receiver.client
         self._expected: deque[tuple[int, int, int]] = deque()
         """Packet identifier, QoS and reason of each publish that core will confirm, in order."""
-        self._said: dict[int, str] = {}
+        self._refusals: dict[int, str] = {}
         """By packet identifier, the reason why a message was refused before core saw it."""
         self._due = 0
         """Messages of QoS 1 without an answer."""
@@ -125,13 +125,13 @@ class Publisher:
                 client.published += 1
             if "/$" in packet.topic and is_read_address(packet.topic) and self._settles(packet):
                 return
-            said = packet.properties
+            properties = packet.properties
             count = client.publish_topic(
                 packet.topic,
                 packet.payload,
                 now_us,
-                said.raw,
-                said.expiry_seconds,
+                properties.raw,
+                properties.expiry_seconds,
                 qos,
                 packet.retain,
                 self._confirm if qos else None,
@@ -177,9 +177,9 @@ class Publisher:
         if receiver.is_closed:
             return
         if error is not None:
-            reason, said = code_of_publish(error), str(error)
+            reason, why = code_of_publish(error), str(error)
         else:
-            said = self._said.pop(number, "") if self._said else ""
+            why = self._refusals.pop(number, "") if self._refusals else ""
         if qos == 1 and (not reason or (reason < FAILURE and receiver.version != V5)):
             if not self._acked:
                 receiver.wire.before_flush(self._send_acks)
@@ -187,7 +187,7 @@ class Publisher:
             return
         self._send_acks()
         if reason >= FAILURE:
-            self._tell_refusal(number, qos, reason, said)
+            self._tell_refusal(number, qos, reason, why)
         else:
             kind = PUBACK if qos == 1 else PUBREC
             receiver.wire.send(encode_acknowledgement(receiver.version, kind, number, reason))
@@ -210,22 +210,22 @@ class Publisher:
             self._expect(packet, SUCCESS)
             broker.when_safe(self._confirm)
 
-    def _answer(self, packet: Publish, reason: int, said: str = "") -> None:
+    def _answer(self, packet: Publish, reason: int, why: str = "") -> None:
         """Answer a message in its turn that core does not store."""
         if packet.qos:
             self._expect(packet, reason)
-            if said:
-                self._said[packet.packet_id] = said
+            if why:
+                self._refusals[packet.packet_id] = why
             self._receiver.host.broker.in_turn(self._confirm)
 
-    def _tell_refusal(self, number: int, qos: int, reason: int, said: str) -> None:
+    def _tell_refusal(self, number: int, qos: int, reason: int, why: str) -> None:
         """Tell an MQTT 5 client why; close the connection of an MQTT 3 client, which has no word for it."""
         receiver = self._receiver
         if receiver.version != V5:
-            receiver.refuse(ProtocolError(reason, said))
+            receiver.refuse(ProtocolError(reason, why))
             return
         kind = PUBACK if qos == 1 else PUBREC
-        receiver.wire.send(encode_acknowledgement(V5, kind, number, reason, receiver.reasons(said)))
+        receiver.wire.send(encode_acknowledgement(V5, kind, number, reason, receiver.reasons(why)))
 
     def _again(self, number: int) -> None:
         """Answer a QoS 2 message that came before, without publishing it twice."""

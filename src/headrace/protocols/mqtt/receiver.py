@@ -196,8 +196,8 @@ class Receiver(Subscriber):
             retain = mark.retain and subscription.keeps_retain
             assurance = min(mark.assurance, subscription.assurance)
             if assurance == EXACTLY_ONCE and session.is_kept:
-                said = delivery.message
-                plain = Message(said.source, said.payload, said.timestamp_us, mark.properties, 0, said.expires_us)
+                kept = delivery.message
+                plain = Message(kept.source, kept.payload, kept.timestamp_us, mark.properties, 0, kept.expires_us)
                 self.host.broker.hand_over(delivery, session, marked(plain, assurance, retain, identifiers))
                 continue
             packet = self._packet(delivery.message, mark.properties, identifiers, now_us)
@@ -217,10 +217,10 @@ class Receiver(Subscriber):
             self.outbox.settle(delivery)
             return None
 
-    def _packet(self, message: Message, said: bytes, identifiers: tuple[int, ...], now_us: int) -> PublishEncoder:
+    def _packet(self, message: Message, raw: bytes, identifiers: tuple[int, ...], now_us: int) -> PublishEncoder:
         properties = b""
         if self.version == V5:
-            properties = own_properties(self.host.broker, message, said, now_us, identifiers)
+            properties = own_properties(self.host.broker, message, raw, now_us, identifiers)
         return PublishEncoder(self.version, topic_of(message.source), message.payload, properties)
 
     # -- retained messages -------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from headrace.core.routing.address import (
 from headrace.errors import AccessRefused, Corrupt, HeadraceError, ProtocolError, Refused, TooLarge
 from headrace.model import Message, Source
 from headrace.protocols.mqtt.codec import PublishEncoder, encode_suback, encode_unsuback
+from headrace.protocols.mqtt.fields import encode_text
 from headrace.protocols.mqtt.outlet import own_properties
 from headrace.protocols.mqtt.packets import V5, Subscribe, Unsubscribe
 from headrace.protocols.mqtt.packets import Subscription as Asked
@@ -38,6 +39,9 @@ CONSUMER_GROUP: Final = "consumer-group"
 STREAM_OFFSET: Final = "x-stream-offset"
 AUTO_COMMIT: Final = "x-auto-commit"
 GROUP_MODE: Final = "group-mode"
+_MESSAGE_ID: Final = encode_user_property("message-id", "")[:-2]
+_OFFSET: Final = encode_user_property("offset", "")[:-2]
+"""User properties up to their values."""
 
 
 @final
@@ -110,10 +114,10 @@ class QueueReader:
 
     def _properties(self, delivery: Delivery, now_us: int) -> bytes:
         message = delivery.message
-        said = own_properties(self._receiver.client.broker, message, message.properties, now_us)
-        place = encode_user_property("message-id", format_message_id(self._queue, delivery.offset))
-        offset = encode_user_property("offset", str(delivery.offset))
-        parts = [said, place, self._group, offset, self._origin_of(message)]
+        own = own_properties(self._receiver.client.broker, message, message.properties, now_us)
+        message_id = encode_text(format_message_id(self._queue, delivery.offset))
+        offset = encode_text(str(delivery.offset))
+        parts = [own, _MESSAGE_ID, message_id, self._group, _OFFSET, offset, self._origin_of(message)]
         if self._plan.is_stream:
             parts += _stream_properties(delivery)
         return b"".join(parts)
@@ -134,15 +138,15 @@ class QueueReader:
 
 
 def _stream_properties(delivery: Delivery) -> list[bytes]:
-    said = [("x-stream-offset", str(delivery.offset))]
-    said.append(("x-stream-timestamp", str(delivery.message.timestamp_us // 1000)))
+    given = [("x-stream-offset", str(delivery.offset))]
+    given.append(("x-stream-timestamp", str(delivery.message.timestamp_us // 1000)))
     progress = delivery.group.work_progress() if isinstance(delivery.group, StreamGroup) else None
     if progress is not None:
         primary, committed = progress
         is_done = "true" if delivery.offset < committed else "false"
-        said += [("x-work-group", primary), ("x-work-committed-offset", str(committed))]
-        said += [("x-work-acked", is_done), ("x-primary-group-processed", is_done)]
-    return [encode_user_property(name, value) for name, value in said]
+        given += [("x-work-group", primary), ("x-work-committed-offset", str(committed))]
+        given += [("x-work-acked", is_done), ("x-primary-group-processed", is_done)]
+    return [encode_user_property(name, value) for name, value in given]
 
 
 def subscribe(receiver: Receiver, packet: Subscribe) -> None:
