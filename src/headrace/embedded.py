@@ -15,7 +15,7 @@ from headrace.core.broker import Broker
 from headrace.core.client import ConsumeRequest, insider
 from headrace.core.properties import Properties
 from headrace.core.queue.definition import QueueDefinition, declared
-from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.queue import Queue
 from headrace.core.routing.exchange import Binding, Exchange
@@ -216,8 +216,9 @@ class EmbeddedBroker:
         request.key_filter = key_filter
         request.mode = mode
         request.position = position
+        request.credit = credit
         plan = self._client.plan(request)
-        consumer = Consumer(name, deliver, credit)
+        consumer = self._client.consumer(plan, name, deliver)
         consumer.cancelled = lambda: arrived.put_nowait(plan.queue.end)
         self._client.consume(plan, consumer)
         try:

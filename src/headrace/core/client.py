@@ -14,13 +14,14 @@ from headrace.core.access.users import User
 from headrace.core.batch import Confirm
 from headrace.core.broker import Broker
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
-from headrace.core.queue.dispatch import Consumer
+from headrace.core.queue.dispatch import Consumer, Credit, Deliver, Recipient
 from headrace.core.queue.group import STREAM_MODE, Group, mode_joined, mode_to_join
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.routing.address import Address, effective_group, is_address, parse_address
 from headrace.core.routing.topics import check_topic, quoted
 from headrace.errors import AccessRefused, Refused
 from headrace.model import NATIVE, Message, Source
+from headrace.selector import Selector
 
 _MAX_ROUTES: Final = 256
 
@@ -30,7 +31,9 @@ class ConsumeRequest:
     """A client's wish to read a queue, in its own words. Fields that it does not mention keep their defaults."""
 
     __slots__ = (
+        "auto_ack",
         "auto_commit",
+        "credit",
         "exclusive",
         "forgets_own_group",
         "group",
@@ -41,6 +44,8 @@ class ConsumeRequest:
         "name",
         "own_group",
         "position",
+        "priority",
+        "selector",
     )
 
     def __init__(self, name: str, is_address: bool = False, group: str = "") -> None:
@@ -61,6 +66,13 @@ class ConsumeRequest:
         self.position: object = None
         """Start position in a stream, in any form that `parse_position` reads; None to resume."""
         self.auto_commit = True
+        """True if a stream's progress is stored by itself, False if the client commits it."""
+        self.credit = 0
+        """The number of unsettled messages that the consumer may hold; 0 for no limit."""
+        self.auto_ack = False
+        """True if messages are settled as they are delivered."""
+        self.priority = 0
+        self.selector: Selector | None = None
         self.exclusive = False
 
 
@@ -301,6 +313,15 @@ class Client:
         is_taken = taken is not None and len(taken.consumers) > 0
         plan.forgets_group = is_taken or plan.request.forgets_own_group
         plan.group = f"{name}-{secrets.token_urlsafe(9)}" if is_taken else name
+
+    def consumer(
+        self, plan: ConsumePlan, name: str, recipient: Recipient | Deliver, shared: Credit | None = None
+    ) -> Consumer:
+        """Make the consumer of a plan. It gets nothing before `consume` lets it join its group."""
+        request = plan.request
+        consumer = Consumer(name, recipient, request.credit, request.auto_ack, request.priority, shared, self.owner)
+        consumer.selector = request.selector
+        return consumer
 
     def consume(self, plan: ConsumePlan, consumer: Consumer) -> Group:
         """Make a consumer a member of the group. Raises what `Broker.consume` raises."""

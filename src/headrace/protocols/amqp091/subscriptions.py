@@ -207,9 +207,9 @@ class Subscription(Recipient):
         self.consumer: Consumer | None = None
         """None for direct replies, which no queue holds."""
 
-    def open(self, plan: ConsumePlan, prefetch: int, no_ack: bool, priority: int, shared: Credit | None) -> Consumer:
+    def open(self, plan: ConsumePlan, shared: Credit | None) -> Consumer:
         """Make the consumer of a plan, before it joins its group."""
-        consumer = Consumer(self.consumer_tag, self, prefetch, no_ack, priority, shared, self._context.client.owner)
+        consumer = self._context.client.consumer(plan, self.consumer_tag, self, shared)
         consumer.exposes_offsets = plan.is_stream or plan.is_addressed
         if plan.is_stream and not plan.is_addressed:
             self._encoder = DeliverEncoder(
@@ -217,7 +217,7 @@ class Subscription(Recipient):
             )
         self.plan = plan
         self.consumer = consumer
-        self.expects_acks = not no_ack
+        self.expects_acks = not plan.request.auto_ack
         self.is_plain = not (plan.is_addressed or plan.queue.definition.kind == QUORUM)
         return consumer
 
@@ -407,12 +407,15 @@ class Subscriptions:
         request.own_group = tag
         # A reader that says where to start needs no memory of where it was.
         request.forgets_own_group = STREAM_OFFSET in arguments or tag.startswith(_GENERATED_TAG)
-        priority = arguments.get("x-priority", 0)
+        request.credit = self._prefetch
+        request.auto_ack = method.no_ack
         plan = self._client.plan(request)
+        priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int):
             raise PreconditionFailed(f"invalid arg 'x-priority': {priority!r} is not a whole number")
+        request.priority = priority
         subscription = Subscription(self._context, self._channel, tag, self._tags, self._answers)
-        consumer = subscription.open(plan, self._prefetch, method.no_ack, priority, self._shared)
+        consumer = subscription.open(plan, self._shared)
         consumer.cancelled = lambda: self._cancelled(subscription)
         definition = plan.queue.definition
         if definition.has_consumer_timeout and not plan.is_addressed:

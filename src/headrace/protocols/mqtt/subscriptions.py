@@ -3,9 +3,9 @@
 from typing import Final, final
 
 from headrace.core.client import ConsumePlan, ConsumeRequest
-from headrace.core.pubsub.session import AT_LEAST_ONCE, SHARE_PREFIX, Subscription, topics_read
+from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, SHARE_PREFIX, Subscription, topics_read
 from headrace.core.queue.definition import EPHEMERAL
-from headrace.core.queue.dispatch import Consumer, Delivery
+from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.stream import StreamGroup
 from headrace.core.routing.address import (
@@ -76,9 +76,7 @@ class QueueReader:
         """True if a PUBACK settles the message; otherwise the client publishes a settlement."""
         self._source: Source | None = None
         self._origin = b""
-        # At QoS 0 nothing is acknowledged.
-        self.consumer = Consumer(receiver.client_id, self._deliver, receiver.prefetch, auto_ack=qos == 0)
-        self.consumer.owner = receiver.client.owner
+        self.consumer = receiver.client.consumer(plan, receiver.client_id, self._deliver)
         self.consumer.allowance = receiver.allowance
         self.consumer.cancelled = lambda: self._cancelled(queue)
         members = receiver.client.consume(plan, self.consumer)
@@ -255,6 +253,8 @@ def _join(
     request.mode = mode
     request.is_return = is_return
     request.auto_commit = subscription.auto_commit
+    request.credit = receiver.prefetch
+    request.auto_ack = subscription.assurance == BEST_EFFORT
     plan = receiver.client.plan(request)
     root = address.queue if pattern.startswith(DEAD_LETTER_PREFIX) else queue_topic(address.queue)
     receiver.readers[pattern] = QueueReader(receiver, plan, root, subscription.assurance)
