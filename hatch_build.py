@@ -44,7 +44,6 @@ INTERPRETED = {
     "headrace/protocols/amqp091/fields.py",  # numbers and strings that remember their wire type inherit from builtins
     "headrace/protocols/amqp10/types.py",  # so do these
     # pamqp's classes say str where our reader leaves bytes, which compiled code does not let pass
-    "headrace/protocols/amqp091/declaring.py",
     "headrace/protocols/amqp091/handshake.py",
     "headrace/protocols/amqp091/methods.py",
 }

@@ -20,8 +20,8 @@ from headrace.errors import HeadraceError
 from headrace.model import AMQP091
 from headrace.net.listener import Listener
 from headrace.protocols.amqp091.connection import Connection
-from headrace.protocols.amqp091.handshake import Server
 from headrace.protocols.amqp091.properties import Amqp091Codec
+from headrace.protocols.amqp091.server import Server
 from headrace.storage.api import Done, Engine
 from headrace.storage.memory import MemoryEngine
 

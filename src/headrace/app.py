@@ -41,8 +41,9 @@ from headrace.process import (
     raise_file_limit,
     settle_memory,
 )
+from headrace.protocols import WEB_SOCKETS
 from headrace.reloading import reload_waiting, tls_files
-from headrace.service import MQTT, WEB_SOCKET, Environment, Service, web_socket
+from headrace.service import Environment, Service
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import StagingArea
 from headrace.version import __version__
@@ -305,9 +306,7 @@ class _Program:
             await self._listeners.open_again()
             self._admit(self._frontend, service)
         self._listeners.refurnish()
-        port = self._settings.listeners.coap
-        if port is not None:
-            await self._listeners.open_to_datagrams(service.coap(), port)
+        await self._listeners.open_to_datagrams(service.datagrams)
 
     def _admit(self, frontend: "Frontend", service: Service) -> None:
         from headrace.cluster.forwarding.frontend import Local
@@ -316,14 +315,16 @@ class _Program:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _handler(self, protocol: str) -> Handler:
+    def _handler(self, listener: str) -> Handler:
         """Return the handler of a new connection."""
         if self._service is not None:
-            return self._service.handler(protocol)
+            return self._service.handler(listener)
         assert self._frontend is not None
-        if protocol == WEB_SOCKET:
-            return web_socket(self._frontend.handler(MQTT), self._settings.mqtt.max_packet_bytes)
-        return self._frontend.handler(protocol)
+        inside = WEB_SOCKETS.get(listener)
+        if inside is None or inside.web_sockets is None:
+            return self._frontend.handler(listener)
+        most_bytes = inside.web_sockets.max_packet_bytes(self._settings)
+        return inside.web_sockets.enclose(self._frontend.handler(inside.listener), most_bytes)
 
     def _speaker(self) -> Speaker:
         """Return the handler of HTTP requests."""

@@ -12,13 +12,14 @@ from headrace.net.datagrams import DatagramHandler, DatagramListener
 from headrace.net.handler import Handler
 from headrace.net.listener import Listener
 from headrace.net.tls import Tls
-from headrace.service import AMQP, MQTT, WEB_SOCKET
+from headrace.protocols import DATAGRAM_LISTENERS, LISTENERS, WEB_SOCKETS
 
 if TYPE_CHECKING:
     from headrace.cluster.forwarding.frontend import Frontend
 
-_PROTOCOLS: Final = {"amqp": AMQP, "amqps": AMQP, "mqtt": MQTT, "mqtts": MQTT}
-_WITH_TLS: Final = ("amqps", "mqtts", "https")
+_WITH_TLS: Final = (*[name + "s" for name in LISTENERS], "https")
+(_WEB_SOCKET,) = WEB_SOCKETS
+"""The listener for WebSockets; one protocol has it."""
 
 
 @final
@@ -40,7 +41,7 @@ class Listeners:
         self._meet = meet
         self._speaker = speaker
         self._by_name: dict[str, Listener | HttpListener | DatagramListener] = {}
-        self.web_sockets = Listener(lambda: meet(WEB_SOCKET))
+        self.web_sockets = Listener(lambda: meet(_WEB_SOCKET))
         """MQTT clients over WebSocket, those of the HTTP port included."""
         self.inner_http = HttpListener(speaker)
         """Requests that other nodes forward."""
@@ -51,11 +52,12 @@ class Listeners:
         Nodes of a cluster have a frontend, and a port for each other.
         """
         settings = self._settings.listeners
-        for name, protocol in _PROTOCOLS.items():
-            await self._open(name, Listener(functools.partial(self._meet, protocol)), getattr(settings, name))
-        self._by_name["ws"] = self.web_sockets
+        for plain in LISTENERS:
+            for name in (plain, plain + "s"):
+                await self._open(name, Listener(functools.partial(self._meet, plain)), getattr(settings, name))
+        self._by_name[_WEB_SOCKET] = self.web_sockets
         if settings.ws is not None:
-            await self.web_sockets.open(settings.host, settings.ws, None, self._left("ws"))
+            await self.web_sockets.open(settings.host, settings.ws, None, self._left(_WEB_SOCKET))
         for name, port in (("http", settings.http), ("https", settings.https)):
             await self._open(name, HttpListener(self._speaker), port)
         if frontend is not None:
@@ -81,9 +83,13 @@ class Listeners:
             if not listener.is_open:
                 await self._open(name, listener, listener.port)
 
-    async def open_to_datagrams(self, handler: DatagramHandler, port: int) -> None:
-        coap = self._by_name["coap"] = DatagramListener(handler)
-        await coap.open(self._settings.listeners.host, port)
+    async def open_to_datagrams(self, start: Callable[[str], DatagramHandler]) -> None:
+        """Open the listeners for datagrams that were asked for; `start` makes the handler of one."""
+        for name in DATAGRAM_LISTENERS:
+            port = getattr(self._settings.listeners, name)
+            if port is not None:
+                listener = self._by_name[name] = DatagramListener(start(name))
+                await listener.open(self._settings.listeners.host, port)
 
     async def close(self) -> None:
         """Stop accepting, and close all connections."""

@@ -15,24 +15,10 @@ from headrace.core.access.logins import Background
 from headrace.core.broker import Broker
 from headrace.core.flow import Flow
 from headrace.core.hosts import Hosts
-from headrace.core.properties import Codecs
 from headrace.core.pubsub.session import Bounds
-from headrace.errors import Unavailable
-from headrace.model import AMQP091, AMQP10, MQTT5
 from headrace.net.connection import Wire
-from headrace.net.datagrams import DatagramHandler
-from headrace.net.handler import Handler
 from headrace.net.tls import Tls
-from headrace.protocols.amqp091.connection import Connection as Amqp091Connection
-from headrace.protocols.amqp091.handshake import Server as Amqp091Server
-from headrace.protocols.amqp091.properties import Amqp091Codec
-from headrace.protocols.amqp10.connection import Connection as Amqp10Connection
-from headrace.protocols.amqp10.properties import Amqp10Codec
-from headrace.protocols.amqp10.server import Server as Amqp10Server
-from headrace.protocols.greeting import AmqpGreeting
-from headrace.protocols.mqtt.connection import Connection as MqttConnection
-from headrace.protocols.mqtt.properties import Mqtt5Codec
-from headrace.protocols.mqtt.server import Server as MqttServer
+from headrace.protocols import Backend, Protocols, codecs
 from headrace.reloading import Reloaded, Reloading, limit
 from headrace.storage.api import Engine
 from headrace.storage.local.staging import EXPIRE_SECONDS, StagingArea
@@ -42,11 +28,6 @@ from headrace.version import __version__
 if TYPE_CHECKING:
     from headrace.admin.listener import Contribute
 
-AMQP: Final = "amqp"
-MQTT: Final = "mqtt"
-WEB_SOCKET: Final = "ws"
-WS_PATHS: Final = ("/", "/mqtt")
-WS_SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 _SLOW_US: Final = 5_000_000
 """Longest time that storage may take, or publishers wait, while the broker counts as ready."""
 _SWEEP_US: Final = 600 * 1_000_000
@@ -127,16 +108,14 @@ class Service:
         self._access.use_tokens(tokens)
         self._reloading = Reloading(configuration, environment.again, self._hosts, self._access, environment.tls)
         self._reloading.start()
-        self._amqp091 = Amqp091Server(self._hosts, self._access, __version__)
-        self._amqp10 = Amqp10Server(self._hosts, self._access, self._clock, __version__)
-        self._mqtt = MqttServer(self._hosts, self._access, self._clock, __version__, configuration.settings.mqtt)
+        self._protocols = Protocols(Backend(self._hosts, self._access, self._clock, configuration.settings))
+        self.handler = self._protocols.handler
+        """Makes the handler of a new connection, by listener."""
+        self.datagrams = self._protocols.datagrams
         self.site = self._open_site()
 
     def _open_hosts(self, settings: Settings) -> Hosts:
-        codecs, flow = Codecs(), self._flow
-        codecs.add(AMQP091, Amqp091Codec())
-        codecs.add(AMQP10, Amqp10Codec())
-        codecs.add(MQTT5, Mqtt5Codec())
+        known, flow = codecs(), self._flow
 
         def broker(name: str) -> Broker:
             current = settings if self._reloading is None else self._reloading.settings
@@ -145,7 +124,7 @@ class Service:
                 self._clock,
                 self._environment.soon,
                 name,
-                codecs,
+                known,
                 flow,
                 Bounds(current.mqtt, current.limits.memory_bytes),
                 current.cluster.group,
@@ -172,31 +151,11 @@ class Service:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def handler(self, protocol: str) -> Handler:
-        """Return the handler of a new connection of one protocol."""
-        if protocol == AMQP:
-            return AmqpGreeting(
-                lambda: Amqp091Connection(self._amqp091, self._clock),
-                lambda: Amqp10Connection(self._amqp10, self._clock),
-            )
-        if protocol == WEB_SOCKET:
-            return web_socket(MqttConnection(self._mqtt), self._mqtt.max_packet_bytes)
-        assert protocol == MQTT
-        return MqttConnection(self._mqtt)
-
     def speaker(self, contributions: "list[Contribute]") -> Speaker:
         """Return the handler of HTTP requests; the first call loads its modules."""
         from headrace.admin.stack import Stack
 
         return Stack.of_site(self.site, contributions)
-
-    def coap(self) -> DatagramHandler:
-        """Return the handler of CoAP. Raises Unavailable where aiocoap is not installed."""
-        try:
-            from headrace.protocols.coap.endpoint import Endpoint
-        except ImportError as error:
-            raise Unavailable(f"--coap needs aiocoap ({error}): pip install 'headrace[coap]'") from error
-        return Endpoint(self._hosts, self._access, self._clock)
 
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
@@ -215,8 +174,7 @@ class Service:
         """Run the periodic work of all parts."""
         for broker in self._hosts.brokers():
             broker.tick()
-        self._amqp10.tick()
-        self._mqtt.tick()
+        self._protocols.tick()
         self._access.tick()
         self._readiness.tick()
         self._sweep()
@@ -268,10 +226,3 @@ class Service:
         """Commit the last messages."""
         for broker in self._hosts.brokers():
             broker.drain()
-
-
-def web_socket(handler: Handler, max_packet_bytes: int) -> Handler:
-    """Wrap a handler in a WebSocket; the first client loads its modules."""
-    from headrace.net.websocket import WebSocket
-
-    return WebSocket(handler, WS_SUBPROTOCOLS, WS_PATHS, max_packet_bytes)

@@ -17,8 +17,8 @@ from headrace.admin.site import ANYBODY
 from headrace.config.kinds import Flag, Number, Object, Unicode
 from headrace.config.table import Fault, option, read_model, table_of
 from headrace.core.batch import Confirm
+from headrace.core.client import Client
 from headrace.core.properties import NativeCodec, Properties
-from headrace.core.publisher import Publisher
 from headrace.core.pubsub.session import BEST_EFFORT, EXACTLY_ONCE
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.model import NATIVE
@@ -61,11 +61,10 @@ async def publish(call: Call) -> Response:
         raise BadRequest('"topic" is missing: it is a topic, or a queue as $queue/<name>')
     payload, properties = _payload(body), _properties(body)
     broker, rights = call.enter(body.vhost or DEFAULT_HOST)
-    account, client_id = call.visitor.account, f"{PROTOCOL}:{call.visitor.name}"
-    publisher = Publisher(broker, account, rights, client_id, PROTOCOL, NATIVE)
+    client = Client(broker, call.visitor.account, rights, f"{PROTOCOL}:{call.visitor.name}", PROTOCOL, NATIVE)
 
     def send(confirm: Confirm | None) -> int:
-        return publisher.publish(
+        return client.publish_topic(
             body.topic,
             payload,
             call.site.clock.now_us(),
@@ -76,7 +75,7 @@ async def publish(call: Call) -> Response:
             confirm,
         )
 
-    publisher.check_rate(call.site.clock.monotonic_us())
+    client.check_rate(call.site.clock.monotonic_us())
     receivers = send(None) if body.qos == BEST_EFFORT else await outcome(send)
     return JSONResponse({"status": "ok", "receivers": receivers})
 

@@ -10,6 +10,7 @@ import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from headrace.cluster.forwarding.preamble import (
@@ -35,11 +36,7 @@ from headrace.net.connection import BY_BROKER, HANDSHAKE_SECONDS, Wire
 from headrace.net.facts import ConnectionFacts, Origin
 from headrace.net.handler import Handler
 from headrace.net.handover import START_BYTES, FindRedirect, Redirect, Tracker, WireProtocol
-from headrace.protocols.amqp091.handover import Amqp091Refusal, Amqp091Tracker
-from headrace.protocols.amqp10.handover import Amqp10Refusal, Amqp10Tracker
-from headrace.protocols.greeting import AmqpGreeting, is_amqp10
-from headrace.protocols.mqtt.handover import MqttRefusal, MqttTracker, version_of
-from headrace.version import __version__
+from headrace.protocols import refusal, tracker
 
 _log: Final = logging.getLogger("headrace.cluster")
 _LEASES: Final = 2
@@ -49,22 +46,7 @@ RETRY_SECONDS: Final = 0.5
 _GOODBYE_SECONDS: Final = 2.0
 
 
-def _amqp_tracker(start: bytes) -> Tracker:
-    return Amqp10Tracker() if is_amqp10(start) else Amqp091Tracker()
-
-
-def _amqp_refusal(find_redirect: FindRedirect) -> Handler:
-    return AmqpGreeting(lambda: Amqp091Refusal(find_redirect, __version__), lambda: Amqp10Refusal(find_redirect))
-
-
-def _mqtt_tracker(start: bytes) -> Tracker:
-    return MqttTracker(version_of(start))
-
-
-_PROTOCOLS: Final = {
-    "amqp": WireProtocol("amqp", _amqp_tracker, _amqp_refusal),
-    "mqtt": WireProtocol("mqtt", _mqtt_tracker, MqttRefusal),
-}
+_PROTOCOLS: Final = {name: WireProtocol(name, partial(tracker, name), partial(refusal, name)) for name in NUMBERS}
 _NAMES: Final = {number: name for name, number in NUMBERS.items()}
 
 

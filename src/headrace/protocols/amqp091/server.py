@@ -1,13 +1,15 @@
-"""What the channels of one connection share, and the reply code of each error. No decisions."""
+"""What the connections of this protocol share: the server, its virtual hosts, and the reply code of each error."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, final
 
 from pamqp import base
 
-from headrace.core.access.logins import Account
-from headrace.core.access.permissions import Rights
+from headrace.core.access.access import Access
 from headrace.core.broker import Broker
+from headrace.core.client import Client
+from headrace.core.flow import Intake
+from headrace.core.hosts import Hosts
 from headrace.errors import (
     AccessRefused,
     Corrupt,
@@ -21,10 +23,10 @@ from headrace.errors import (
     Unavailable,
 )
 from headrace.model import Message
+from headrace.protocols.amqp091.codec import RouteRoom
 from headrace.protocols.amqp091.frames import (
     ACCESS_REFUSED,
     CONTENT_TOO_LARGE,
-    FRAME_MAX_SIZE,
     INTERNAL_ERROR,
     NO_CONSUMERS,
     NOT_FOUND,
@@ -70,13 +72,24 @@ def ends_channel_only(error: HeadraceError) -> bool:
 
 
 def reply_text(code: int, message: str) -> str:
-    """As RabbitMQ words it: the name of the code, then what happened."""
+    """The name of the code and the message, as RabbitMQ words it."""
     return f"{REPLY_NAMES.get(code, 'INTERNAL_ERROR')} - {message}"
+
+
+def close_fields(error: HeadraceError, index: int = 0) -> dict[str, object]:
+    """The fields of channel.close and connection.close; `index` is the method that failed, 0 for none."""
+    code = code_of(error)
+    return {
+        "reply_code": code,
+        "reply_text": reply_text(code, str(error)),
+        "class_id": index >> 16,
+        "method_id": index & 0xFFFF,
+    }
 
 
 @final
 class Host:
-    """A virtual host as this protocol sees it: its broker, and who waits for direct replies."""
+    """A virtual host as this protocol sees it: its broker, and the clients that wait for direct replies."""
 
     __slots__ = ("broker", "name", "replies")
 
@@ -84,53 +97,72 @@ class Host:
         self.name = name
         self.broker = broker
         self.replies: dict[str, Callable[[Message], None]] = {}
-        """The way to each client that consumes from the pseudo queue for direct replies, by its key."""
+        """By reply key, the way to the client that consumes from the pseudo queue for direct replies."""
+
+
+@final
+class Server:
+    """The state that all connections share."""
+
+    __slots__ = ("_hosts", "_met", "access", "routes", "version")
+
+    def __init__(self, hosts: Hosts, access: Access, version: str) -> None:
+        self._hosts = hosts
+        self._met: dict[str, Host] = {}
+        self.access = access
+        self.routes = RouteRoom()
+        self.version = version
+
+    @property
+    def intake(self) -> Intake:
+        """The memory of all connections that holds unpublished messages."""
+        return self._hosts.intake
+
+    def find_host(self, name: str) -> Host | None:
+        """The virtual host of that name, or None."""
+        broker = self._hosts.find(name)
+        if broker is None:
+            self._met.pop(name, None)
+            return None
+        host = self._met.get(name)
+        if host is None or host.broker is not broker:
+            host = self._met[name] = Host(name, broker)
+        return host
 
 
 @final
 class ConnectionContext:
-    """One connection, seen from its channels."""
+    """An open connection, seen from its channels."""
 
     __slots__ = (
-        "account",
+        "broker",
         "capabilities",
-        "client_id",
+        "client",
         "end",
         "frame_max",
-        "has_published",
         "host",
         "is_held",
         "now_us",
-        "owner",
-        "published",
-        "rights",
         "staged_bytes",
         "wire",
     )
 
-    def __init__(self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights) -> None:
+    def __init__(
+        self, wire: "Wire", host: Host, client: Client, capabilities: Mapping[str, object], frame_max: int
+    ) -> None:
         self.wire = wire
-        self.owner = owner
         self.host = host
-        self.account = account
-        self.rights = rights
+        self.broker = host.broker
+        self.client = client
+        self.capabilities = capabilities
+        self.frame_max = frame_max
         self.end: Callable[[HeadraceError], None] = _nothing
-        """Ends the connection, for what goes wrong later than what asked for it."""
-        self.client_id = ""
-        self.capabilities: Mapping[str, object] = {}
-        self.frame_max = FRAME_MAX_SIZE
+        """Ends the connection for an error that shows later than its cause."""
         self.now_us = 0
-        self.has_published = False
-        self.published = 0
-        """How many messages came since this was last looked at; counted for users with limits only."""
         self.staged_bytes = 0
-        """Memory that transactions take which are not committed."""
+        """Memory of transactions that are not committed."""
         self.is_held = False
-        """Whether the peer does not keep up with what it is sent."""
-
-    @property
-    def broker(self) -> Broker:
-        return self.host.broker
+        """True while the peer reads more slowly than we send."""
 
     def has(self, capability: str) -> bool:
         return self.capabilities.get(capability) is True
