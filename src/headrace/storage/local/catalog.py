@@ -7,9 +7,12 @@ applied, and only then does a reader see it. Replaying the journal applies the s
 from pathlib import Path
 from typing import final
 
-from headrace.storage.api import Append, Commit, Done, Log, check_name, check_step
+from librt.strings import BytesWriter
+
+from headrace.errors import HeadraceError
+from headrace.storage.api import Append, Commit, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
-from headrace.storage.local.batch import Batch, Change, Cut, Staged
+from headrace.storage.local.batch import Batch, Change, Cut
 from headrace.storage.local.block_coding import decode_messages
 from headrace.storage.local.cache import BlockCache
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
@@ -79,40 +82,47 @@ class Catalog:
             table = self.tables[name] = Table(name)
         return table
 
-    def stage(self, commit: Commit, done: Done, durable: bool) -> Staged:
-        """Resolve a commit against what is there and what is staged already. Raises Refused or Corrupt."""
-        logs = [self._log_of(append) for append in commit.appends]
-        groups = self._groups_of(commit.steps) if commit.steps else []
-        staged = Staged(commit, logs, done, durable)
+    def resolve(self, batch: Batch) -> list[LocalGroup | None]:
+        """Find the logs and groups of a batch as the batches before it leave them, without changing anything.
+
+        Returns the group of each step, None for those that come or go with the batch. Raises Refused or Corrupt.
+        """
+        batch.targets = batch.logs = [self._log_of(append) for append in batch.appends]
+        return self._groups_of(batch.steps) if batch.steps else []
+
+    def stage(self, batch: Batch, groups: list[LocalGroup | None], seq: int) -> None:
+        """Give a resolved and encoded batch its ids and offsets, and its record the number `seq`."""
+        commit = batch.commit
+        operations = BytesWriter()
         for number, append in enumerate(commit.appends):
-            log = logs[number]
+            log = batch.targets[number]
             if log.id == 0:
-                self._create(log, staged)
+                self._create(log, batch, operations)
             append.base = log.staged_next
             log.staged_next += append.count
-        for number, step in enumerate(commit.steps):
+        for number, step in enumerate(batch.steps):
             group = groups[number]
             if group is None:
-                group = self._stage_new(step, staged)
-            staged.groups.append(group)
+                group = self._stage_new(step, batch, operations)
+            batch.groups.append(group)
             log = group.log
-            write_step(staged.operations, step, log.id, group.id)
+            write_step(operations, step, log.id, group.id)
             if step.cut:
                 step.cut = min(step.cut, log.staged_next)
-                write_truncate(staged.operations, log.id, step.cut)
+                write_truncate(operations, log.id, step.cut)
         for (table, key), value in commit.puts.items():
             change = Change(DELETE if value is None else PUT)
             change.table, change.key, change.value = table, key, value
-            staged.changes.append(change)
-            staged.operations.write(encode_put(table, key, value))
+            batch.changes.append(change)
+            operations.write(encode_put(table, key, value))
         for name, before in commit.truncations.items():
-            self._stage_truncation(name, before, staged)
+            self._stage_truncation(name, before, batch, operations)
         for name in commit.drops:
-            self._stage_drop(name, staged)
-        return staged
+            self._stage_drop(name, batch, operations)
+        batch.seal(operations, seq)
 
-    def unstage_all(self) -> None:
-        """Forget everything staged and not applied: a commit failed, and those behind it must be staged anew."""
+    def forget_staged(self) -> None:
+        """Forget all ids and offsets that batches were given which are not written and never will be."""
         self._staged_drops.clear()
         self._staged_groups.clear()
         for log in self.logs.values():
@@ -122,7 +132,7 @@ class Catalog:
 
     def replay(self, record: Record) -> Batch:
         """The batch that a record was made of, as far as it can still be applied. Raises ValueError."""
-        batch = Batch([])
+        batch = Batch(Commit(), _nothing, False)
         batch.blocks = record.blocks
         drops: dict[str, Change] = {}
         for operation in decode_operations(record.operations):
@@ -147,7 +157,7 @@ class Catalog:
 
     def restore(self, record: Record) -> None:
         """Put the messages of a record into the tails of their logs. Raises KeyError when there is no such log."""
-        batch = Batch([])
+        batch = Batch(Commit(), _nothing, False)
         batch.blocks = record.blocks
         for log_id, count, base in record.runs:
             batch.add_run(self.logs_by_id[log_id], base, count)
@@ -323,10 +333,10 @@ class Catalog:
             check_name("log", log.name)
         return log
 
-    def _create(self, log: LocalLog, staged: Staged) -> None:
+    def _create(self, log: LocalLog, batch: Batch, operations: BytesWriter) -> None:
         log.id = self._new_id()
-        staged.changes.append(Change(CREATE_LOG, log))
-        staged.operations.write(encode_create_log(log.id, log.name))
+        batch.changes.append(Change(CREATE_LOG, log))
+        operations.write(encode_create_log(log.id, log.name))
 
     def _staged_group(self, log: LocalLog, name: str) -> LocalGroup | None:
         if self._staged_groups:
@@ -335,11 +345,11 @@ class Catalog:
                 return found[1] if found[0].kind == CREATED else None
         return log.groups_by_name.get(name) if log.groups_by_name is not None else None
 
-    def _stage_new(self, step: Transition, staged: Staged) -> LocalGroup:
+    def _stage_new(self, step: Transition, batch: Batch, operations: BytesWriter) -> LocalGroup:
         """The group of a step that makes it, deletes it, or comes behind such a step in its commit."""
         log = self._staging(step.log)
         if log.id == 0:
-            self._create(log, staged)
+            self._create(log, batch, operations)
         if step.kind == CREATED:
             group: LocalGroup | None = self._new_group(self._new_id(), log, step)
         else:
@@ -352,23 +362,23 @@ class Catalog:
     def _new_group(self, group_id: int, log: LocalLog, step: Transition) -> LocalGroup:
         return LocalGroup(group_id, log, GroupState(step.group, step.mode, step.filter, step.start), 0, 0)
 
-    def _stage_truncation(self, name: str, before: int, staged: Staged) -> None:
+    def _stage_truncation(self, name: str, before: int, batch: Batch, operations: BytesWriter) -> None:
         log = self._staging(name)
         if log.id == 0:
             return
         before = min(before, log.staged_next)
-        staged.cuts.append((log, before))
-        write_truncate(staged.operations, log.id, before)
+        batch.cuts.append((log, before))
+        write_truncate(operations, log.id, before)
 
-    def _stage_drop(self, name: str, staged: Staged) -> None:
+    def _stage_drop(self, name: str, batch: Batch, operations: BytesWriter) -> None:
         log = self._staging(name)
         if log.id == 0:
             return
         change = Change(DROP_LOG, log)
         change.replacement = self._new_log(name)
         self._staged_drops[name] = change
-        staged.changes.append(change)
-        staged.operations.write(encode_drop_log(log.id))
+        batch.changes.append(change)
+        operations.write(encode_drop_log(log.id))
 
     def _new_id(self) -> int:
         self.next_id += 1
@@ -437,3 +447,7 @@ class Catalog:
         self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
+
+
+def _nothing(error: HeadraceError | None) -> None:
+    return
