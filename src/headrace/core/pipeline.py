@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.batch import Appends, Batch, Confirm
 from headrace.core.flow import Flow, Statistics
-from headrace.core.queue.dispatch import AT_A_TIME, glance_at_queues
-from headrace.core.queue.entry import entered_encoded
+from headrace.core.queue.entry import entered_rows
 from headrace.core.queue.leases import UnstoredClaims
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
-from headrace.model import Message
-from headrace.storage.api import KEPT, QUEUES, Append, Commit, Engine
+from headrace.storage.api import QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
-
-if TYPE_CHECKING:
-    Appended = tuple[Queue, Append]
 
 
 @final
@@ -36,26 +31,18 @@ class MemoryLogs:
         self.size_bytes = 0
         self._sizes: dict[Queue, int] = {}
 
-    def store(self, batch: Batch) -> "list[Appended] | None":
-        """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
+    def store(self, batch: Batch) -> list[Appends] | None:
+        """Store the part of a batch that is for memory; returns what was appended, None if nothing was stored."""
         touched, batch.touched_in_memory = batch.touched_in_memory, []
         for queue in touched:
             queue.touched = 0
             if not queue.deleted:
                 queue.trim(batch)
-        stored: list[Appended] = []
-        if batch.transient:
-            transient, batch.transient = batch.transient, Appends()
-            batch.size_bytes -= transient.size_bytes  # it waits for no disk
-            transient.unstage()
-            stored = [(queue, batch.memory.add(transient.appends[at])) for at, queue in enumerate(transient.queues)]
-        for queue in [queue for queue in batch.moved if not queue.durable]:
-            stored.append((queue, batch.memory.append(queue.log.name, batch.moved.pop(queue))))
-        if batch.memory.is_empty:
+        if batch.memory.is_empty and not (batch.transient or batch.moved_in_memory):
             return None
-        commit, batch.memory = batch.memory, Commit()
+        commit, stored = batch.collect_memory()
         self._commit(commit)
-        for queue in {*touched, *[queue for queue, _ in stored]}:
+        for queue in {*touched, *[queue for appends in stored for queue in appends.queues]}:
             if not queue.deleted:
                 size = queue.log.size_bytes
                 self.size_bytes += size - self._sizes.get(queue, 0)
@@ -228,9 +215,7 @@ class CommitPipeline:
 
     def forget(self, queue: "Queue") -> None:
         """The queue is gone: nothing of what is staged for it matters any more."""
-        self.batch.size_bytes -= self.batch.published.remove(queue) + self.batch.transient.remove(queue)
-        self.batch.moved.pop(queue, None)
-        self.batch.copied = [copied for copied in self.batch.copied if copied.queue is not queue]
+        self.batch.forget_queue(queue)
         self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
@@ -330,12 +315,9 @@ class CommitPipeline:
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
         self._round += 1
-        for start in range(0, len(pumps), AT_A_TIME):
-            next_ones = pumps[start : start + AT_A_TIME]
-            glance_at_queues(next_ones)
-            for queue in next_ones:
-                if not queue.deleted:
-                    queue.pump(self.batch, now_us)
+        for queue in pumps:
+            if not queue.deleted:
+                queue.pump(self.batch, now_us)
         if self._after_pumps:
             due, self._after_pumps = self._after_pumps, []
             for awaited, call in due:
@@ -360,18 +342,7 @@ class CommitPipeline:
         return batch
 
     def _commit(self, batch: Batch) -> None:
-        commit = batch.durable
-        commit.add_all(batch.published.appends, batch.published.size_bytes)
-        for queue, messages in batch.moved.items():
-            if queue.durable:
-                commit.append(queue.log.name, messages)
-        for copied in batch.copied:
-            commit.append(copied.queue.log.name, copied.messages, copied.origin)
-        for queue, rows in batch.encoded.items():
-            for each in rows if queue.durable else []:
-                commit.append_encoded(queue.log.name, each)
-        for key in batch.dedup_keys:
-            commit.put(KEPT, key, b"")
+        commit = batch.collect()
         self._in_flight = batch
         if batch.before_commit is not None:
             try:
@@ -393,9 +364,9 @@ class CommitPipeline:
         """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
         self._in_flight = None
         self._ahead.append(batch)
-        appends = batch.durable.appends
-        for at, queue in enumerate(batch.appended):
-            queue.unsynced_from(appends[at].base)
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                queue.unsynced_from(appends.appends[at].base)
         batch.published.unstage()
         now_us = self._clock.now_us()
         self._use(batch, now_us)
@@ -407,11 +378,12 @@ class CommitPipeline:
         """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
         self._ahead.popleft()
         self.waiting_bytes -= batch.size_bytes
-        appends = batch.durable.appends
-        for at, queue in enumerate(batch.appended):
-            queue.synced_to(appends[at].base + appends[at].count)
-            if not queue.deliver_before_sync:  # one came that had to wait for this
-                self.pump_soon(queue)
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                append = appends.appends[at]
+                queue.synced_to(append.base + append.count)
+                if not queue.deliver_before_sync:  # a consumer came that had to wait for this
+                    self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
         batch.confirms.tell(error)
         self.look()
@@ -445,36 +417,35 @@ class CommitPipeline:
         if batch.done is not None:
             self._store_memory(batch)
         batch.published.unstage()
-        for queue, rows in batch.encoded.items():
-            queue.unstaged_encoded(rows)
         batch.tell(None, self._unsynced)
         if batch.done is not None:
             batch.done(None)
-        for queue, rows in batch.encoded.items():
-            if not queue.deleted:
-                entered_encoded(queue, self.batch, rows, self._clock.now_us())
-                self.pump_soon(queue)
         self._use(batch, self._clock.now_us())
         if self._pumps:
             self.open()
 
     def _use(self, batch: Batch, now_us: int) -> None:
         """What the turn brought is in the logs, to be delivered."""
-        published = batch.published
-        for at, queue in enumerate(published.queues):
-            self._appended(queue, published.appends[at].messages, now_us)
-        for queue, messages in batch.moved.items():
-            self._appended(queue, messages, now_us)
-        for copied in batch.copied:
-            copied.queue.unstaged(copied.messages)
-            self._appended(copied.queue, copied.messages, now_us)
-        _release(batch)
+        self._appended(batch.published, now_us)
+        moved = batch.moved
+        for at, queue in enumerate(moved.queues):
+            if moved.appends[at].origin is not None:
+                queue.unstaged(moved.appends[at])
+        self._appended(moved, now_us)
+        batch.tell_used()
         batch.tell_entered()
 
-    def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
-        if not queue.deleted:
-            self.statistics.stored += len(messages)
-            queue.appended(self.batch, messages, now_us)
+    def _appended(self, appends: Appends, now_us: int) -> None:
+        """Tell the queues that their messages are in the logs."""
+        for at, queue in enumerate(appends.queues):
+            if queue.deleted:
+                continue
+            append = appends.appends[at]
+            if append.encoded is None:
+                self.statistics.stored += append.count
+                queue.appended(self.batch, append.messages, now_us)
+            else:
+                entered_rows(queue, self.batch, append.encoded, now_us)
             self._add_due(queue)
 
     def _store_memory(self, batch: Batch) -> None:
@@ -484,8 +455,8 @@ class CommitPipeline:
             return
         while stored is not None:
             now_us = self._clock.now_us()
-            for queue, append in stored:
-                self._appended(queue, append.messages, now_us)
+            for appends in stored:
+                self._appended(appends, now_us)
             if stored:
                 self.open()
             stored = self.memory.store(batch)
@@ -501,15 +472,14 @@ class CommitPipeline:
         if isinstance(error, Corrupt):
             self._cut_damage(batch)
         batch.refuse(error, self._unsynced)
-        _take_appends_out(batch.durable)
-        if batch.durable.is_empty and not batch.moved and not batch.copied:
-            _release(batch)
+        if batch.durable.is_empty and not batch.moved:
+            batch.tell_used()
             return
         if isinstance(error, Fatal):
             return  # nothing can be stored any more; whoever owns the engine stops
         if held_up and isinstance(error, Refused):
             _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
-            _release(batch)
+            batch.tell_used()
             return
         self._sealed.appendleft(batch)
         if held_up:
@@ -547,9 +517,8 @@ class CommitPipeline:
     def _cut_damage(self, batch: Batch) -> None:
         """Find the logs that are damaged, have their queues refused, and leave them out."""
         names = {step.log for step in batch.durable.steps} | set(batch.durable.truncations)
-        names |= {queue.log.name for queue in batch.moved if queue.durable}
-        names |= {name for copied in batch.copied for name in (copied.queue.log.name, copied.origin.log)}
         names |= {append.log for append in batch.durable.appends}
+        names |= {append.origin.log for append in batch.durable.appends if append.origin is not None}
         for name in sorted(names):
             log = self._engine.log(name)
             try:
@@ -557,18 +526,6 @@ class CommitPipeline:
             except Corrupt as error:
                 self.on_damage(name, error)
                 batch.forget_log(batch.durable, name)
-
-
-def _release(batch: Batch) -> None:
-    """Tell those who wait for what the turn brings that there is nothing more to wait for."""
-    for tell in batch.used:
-        tell()
-
-
-def _take_appends_out(commit: Commit) -> None:
-    """Have the commit as it was before it was sent off; what is moved is added again then."""
-    commit.appends = []
-    commit.size_bytes = sum(len(key) + len(value or b"") for (_, key), value in commit.puts.items())
 
 
 def _nothing(*_: object) -> None:

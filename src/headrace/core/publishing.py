@@ -16,7 +16,7 @@ from headrace.core.properties import Codecs
 from headrace.core.pubsub.pubsub import PubSub, Route
 from headrace.core.pubsub.session import AT_LEAST_ONCE, Session
 from headrace.core.queue.dispatch import Delivery
-from headrace.core.queue.entry import accept, accept_encoded
+from headrace.core.queue.entry import accept, accept_again, accept_all, accept_rows
 from headrace.core.queue.queue import Queue
 from headrace.core.queue.queues import Queues
 from headrace.core.queue.stream import StreamGroup
@@ -78,7 +78,7 @@ class Replacement:
         if len(tail) < end - self._before:
             raise PreconditionFailed(f"too much was published to stream {queue.name!r} meanwhile; read it again")
         if tail:
-            commit.append(log.name, tail)
+            accept_again(queue, commit, tail)
         commit.truncate(log.name, end)
         self._end = end
         self._new_end = end + sum([append.count for append in commit.appends if append.log == log.name])
@@ -135,7 +135,7 @@ class Bulk:
         """Add messages for a queue, an exchange or topics. Raises what publishing raises; then it must be given up."""
         self.rows += rows.count
         if kind == TO_QUEUE:
-            self._give(self._queues.find(name), rows)
+            accept_rows(self._queues.find(name), self._batch, rows, self._now_us)
             return
         if kind == TO_EXCHANGE:
             self._topology.exchanges.check_publish(name)
@@ -216,30 +216,16 @@ class Bulk:
             for queue in queues:
                 chosen.setdefault(queue, []).append(row)
         for queue, numbers in chosen.items():
-            self._give(queue, _only(rows, numbers))
+            accept_rows(queue, self._batch, _only(rows, numbers), self._now_us)
 
     def _send(self, route: Route, rows: Encoded) -> None:
         for queue in route.queues:
-            self._give(queue, rows)
+            accept_rows(queue, self._batch, rows, self._now_us)
         if _has_audience(route):
             for message in rows.messages(0, rows.count):
                 self._pubsub.send(self._batch, route, message, AT_LEAST_ONCE, False, None)
         elif not route.queues:
             self.unrouted += rows.count
-
-    def _give(self, queue: Queue, rows: Encoded) -> None:
-        if queue.selector is not None:
-            messages = rows.messages(0, rows.count)
-            numbers = [row for row, message in enumerate(messages) if queue.admits(message)]
-            if not numbers:
-                return
-            rows = _only(rows, numbers)
-        if queue.durable:
-            accept_encoded(queue, self._batch, rows, self._now_us)
-            return
-        accepted: Sequence[Message] = rows.messages(0, rows.count)
-        for message in accepted:
-            accept(queue, self._batch, message, self._now_us)
 
 
 def _only(rows: Encoded, numbers: list[int]) -> Encoded:
@@ -286,42 +272,24 @@ class Publishing:
         return self._topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """Whether all queues take all messages without a look at each; nothing is done where they do not."""
-        if len(queues) == 1:
-            return self.stage_to(queues[0], messages, confirm)
+        """Publish messages with one source, if all queues take all of them without a look at each; else do nothing."""
         largest, size_bytes = _sizes(messages)
         for queue in queues:
             if not queue.takes_all(largest):
                 return False
+        pipeline = self._pipeline
+        batch = pipeline.open()
         is_synced = False
         for queue in queues:
             is_synced = is_synced or queue.is_synced
-            self._stage_to(queue, list(messages), size_bytes, confirm is not None)
-        self._staged(confirm, len(messages), is_synced)
-        return True
-
-    def stage_to(self, queue: Queue, messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """The same for one queue."""
-        largest, size_bytes = _sizes(messages)
-        if not queue.takes_all(largest):
-            return False
-        self._stage_to(queue, messages, size_bytes, confirm is not None)
-        self._staged(confirm, len(messages), queue.is_synced)
-        return True
-
-    def _stage_to(self, queue: Queue, messages: list[Message], size_bytes: int, is_awaited: bool) -> None:
-        batch = self._pipeline.open()
-        batch.publish_all(queue, messages, size_bytes)
-        if queue.ack_timeout_us and is_awaited:
-            batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
-
-    def _staged(self, confirm: ConfirmAll | None, count: int, is_synced: bool) -> None:
-        pipeline = self._pipeline
-        batch = pipeline.open()
+            accept_all(queue, batch, messages if queue is queues[-1] else list(messages), size_bytes)
+            if queue.ack_timeout_us and confirm is not None:
+                batch.wait_until(self._clock.now_us() + queue.ack_timeout_us)
         if confirm is not None:
-            batch.confirms.add_all(confirm, count, is_synced)
+            batch.confirms.add_all(confirm, len(messages), is_synced)
         if batch.size_bytes + pipeline.waiting_bytes > pipeline.flow.high_bytes:
             pipeline.look()
+        return True
 
     def stage(
         self,
@@ -345,16 +313,15 @@ class Publishing:
         is_synced = False
         refusal: HeadraceError | None = None
         for queue in queues:
-            if queue.selector is not None and not queue.admits(message):
-                continue
+            try:
+                if not accept(queue, batch, message, now_us):
+                    continue
+            except HeadraceError as error:
+                refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
             meant += 1
             is_synced = is_synced or queue.is_synced
             if queue.ack_timeout_us and confirm is not None:
                 batch.wait_until(now_us + queue.ack_timeout_us)
-            try:
-                accept(queue, batch, message, now_us)
-            except HeadraceError as error:
-                refusal = error.with_traceback(None)  # its frames hold the message, and would be in a cycle
         if route is not None:
             sent = self._pubsub.send(batch, route, message, assurance, retain, publisher)
             meant += sent.count

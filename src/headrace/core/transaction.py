@@ -61,9 +61,7 @@ class Transaction:
         """Raises Refused when one of the queues does not take it."""
         taken = 0
         for queue in queues:
-            if queue.admits(message):
-                accept(queue, self._batch, message, self._now_us)
-                taken += 1
+            taken += accept(queue, self._batch, message, self._now_us)
         return taken
 
     def settle(self, delivery: Delivery, outcome: int) -> None:

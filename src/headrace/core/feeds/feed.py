@@ -11,12 +11,13 @@ one for each that is elsewhere, `$assign/<queue>`. They go with the log, and are
 import logging
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Batch, Copied
+from headrace.core.batch import Batch
 from headrace.core.properties import Codecs, MessageRow
-from headrace.core.queue.entry import stamped, takes
+from headrace.core.queue.entry import accept_copy, add_copies, no_copies
 from headrace.errors import Refused
 from headrace.model import Message
 from headrace.selector import Selector
+from headrace.storage.api import Append
 from headrace.storage.group_state import STREAM
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Assignment:
         self.at = start
         """The next message."""
         self.start = start
-        self.copies: dict[Follower, Copied] = {}
+        self.copies: dict[Follower, Append] = {}
         self.left: dict[Follower, None] = {}
         """Those who stay behind: what they are at is their position."""
         self.size_bytes = 0
@@ -144,15 +145,15 @@ class Assignment:
         if self.copies and self.size_bytes + size > self._most_bytes:
             self._leave(follower)
             return
-        if queue.refusal is not None or not takes(queue, message):
+        copies = self.copies.get(follower)
+        if copies is None:
+            copies = no_copies(queue, self._source.log.name)
+        if not accept_copy(queue, copies, self.at, message, self._now_us):
             follower.is_waiting = True
             follower.pace = max(LEAST_PACE, self.at - self.start)
             self._leave(follower)
             return
-        copied = self.copies.get(follower)
-        if copied is None:
-            copied = self.copies[follower] = Copied(queue, self._source.log.name)
-        copied.add(self.at, stamped(queue, message, self._now_us))
+        self.copies[follower] = copies
         self.size_bytes += size
 
     def _leave(self, follower: Follower) -> None:
@@ -297,7 +298,8 @@ class Tail:
                 break
         budget.tests -= len(cohort) * max(1, given.at - start)
         budget.size_bytes -= given.size_bytes
-        batch.copied += given.copies.values()
+        for follower, copies in given.copies.items():
+            add_copies(follower.queue, batch, copies)
         stayed = [follower for follower in cohort if follower not in given.left]
         for follower in stayed:
             follower.position = given.at

@@ -31,7 +31,7 @@ from headrace.core.pubsub.session import (
 )
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Consumer
-from headrace.core.queue.entry import accept
+from headrace.core.queue.entry import accept, accept_moved
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue, group_named
 from headrace.core.queue.queues import INNER_PREFIXES, Queues
 from headrace.core.routing.topics import TopicTree
@@ -503,7 +503,7 @@ class PubSub:
 
     def hand_over(self, batch: Batch, session: Session, message: Message) -> None:
         """The same for one that waited for others too and is settled there in this very turn: it cannot be refused."""
-        batch.move(self.queue(session), message)
+        accept_moved(self.queue(session), batch, message, message.timestamp_us)
 
     def queue(self, session: Session) -> "Queue":
         """What waits for a session; made with the first message."""

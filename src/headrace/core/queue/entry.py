@@ -11,7 +11,7 @@ from headrace.core.queue.definition import DROP_HEAD, REJECT_PUBLISH_DLX, QueueD
 from headrace.core.queue.history import EXPIRED, MAXLEN
 from headrace.errors import Corrupt, HeadraceError, Refused, TooLarge, Unavailable
 from headrace.model import Message
-from headrace.storage.api import Encoded, Log
+from headrace.storage.api import Append, Commit, Encoded, Log, Origin
 from headrace.storage.ranges import RangeSet
 
 if TYPE_CHECKING:
@@ -140,11 +140,8 @@ class Depth:
         self.is_limited = self._max_length is not None or self._max_bytes is not None
         self._staged = self._staged_bytes = 0
 
-    def stage(self, message: Message) -> None:
-        self._staged += 1
-        self._staged_bytes += len(message.payload)
-
-    def stage_many(self, count: int, size_bytes: int) -> None:
+    def stage(self, count: int, size_bytes: int) -> None:
+        """Count messages that are on their way to the log."""
         self._staged += count
         self._staged_bytes += size_bytes
 
@@ -157,10 +154,10 @@ class Depth:
             return False
         return self._bytes - self._held_bytes() + self._staged_bytes + size_bytes > max_bytes
 
-    def unstage(self, messages: list[Message]) -> None:
-        # What was on its way when the limits changed was never counted.
-        self._staged = max(0, self._staged - len(messages))
-        self._staged_bytes = max(0, self._staged_bytes - sum([len(message.payload) for message in messages]))
+    def unstage(self, count: int, size_bytes: int) -> None:
+        # Messages that were on their way when the limits changed were never counted.
+        self._staged = max(0, self._staged - count)
+        self._staged_bytes = max(0, self._staged_bytes - size_bytes)
 
     def is_full(self, message: Message) -> bool:
         """Whether the queue would have more than it may if it took this message."""
@@ -388,8 +385,16 @@ class Disposal:
         queue.truncated(batch, before)
 
 
-def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> None:
-    """Stage a message for the log. Raises Refused when the queue's limits forbid it, Corrupt when it is damaged."""
+# -- the door: every message enters a queue through one of these functions ---------------------------------------------
+
+
+def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> bool:
+    """Let a client's message in; False if the queue's selector keeps it out.
+
+    Raises Refused when the limits of the queue forbid it, Corrupt when the queue is damaged.
+    """
+    if queue.selector is not None and not queue.admits(message):
+        return False
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or len(message.payload) > definition.max_message_bytes:
         raise _refusal(queue, len(message.payload))
@@ -398,12 +403,27 @@ def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> None:
             if definition.overflow == REJECT_PUBLISH_DLX:
                 queue.dead_letter(batch, message, "", queue.log.next_offset, 0, MAXLEN, now_us)
             raise Refused(f"queue {queue.name!r} is full: it holds {queue.messages} messages and takes no more")
-        depth.stage(message)
-    batch.publish(queue, message if definition.message_ttl_ms is None else stamped(queue, message, now_us))
+        depth.stage(1, len(message.payload))
+    batch.append_published(queue, message if definition.message_ttl_ms is None else _stamped(queue, message, now_us))
+    return True
 
 
-def accept_encoded(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
-    """The same for many messages at once, of which all are taken or none."""
+def accept_all(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int) -> None:
+    """Let messages in without a look at each: `Queue.takes_all` said so. The list belongs to the batch from now on."""
+    batch.append_all(queue, messages, size_bytes)
+
+
+def accept_rows(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
+    """Let those encoded rows in that the selector admits, all of them or none. Raises like `accept`."""
+    if not queue.durable:
+        for message in rows.messages(0, rows.count):
+            accept(queue, batch, message, now_us)
+        return
+    if queue.selector is not None:
+        admitted = [row for row, message in enumerate(rows.messages(0, rows.count)) if queue.admits(message)]
+        if not admitted:
+            return
+        rows = rows if len(admitted) == rows.count else rows.take(admitted)
     definition, depth = queue.definition, queue.depth
     if queue.refusal is not None or rows.largest_bytes > definition.max_message_bytes:
         raise _refusal(queue, rows.largest_bytes)
@@ -412,21 +432,48 @@ def accept_encoded(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> 
             raise Refused(
                 f"queue {queue.name!r} has no room for {rows.count} messages: it holds {queue.messages} of them"
             )
-        depth.stage_many(rows.count, rows.payload_bytes)
+        depth.stage(rows.count, rows.payload_bytes)
     ttl_ms = definition.message_ttl_ms
-    batch.publish_encoded(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
+    batch.append_rows(queue, rows if ttl_ms is None else rows.expiring(ttl_ms * 1000, now_us, not queue.is_stream))
 
 
-def takes(queue: "Queue", message: Message) -> bool:
-    """Whether there is room for a message that can wait; if there is, it is on its way, and if not, it is offered
-    room as soon as there is."""
+def accept_moved(queue: "Queue", batch: Batch, message: Message, now_us: int) -> None:
+    """Let in a dead letter, or another message that the same batch takes from elsewhere: it cannot be refused."""
+    batch.append_moved(queue, _stamped(queue, message, now_us))
+
+
+def no_copies(queue: "Queue", source: str) -> Append:
+    """Copies for this queue of messages of the log `source`, still without any."""
+    return Append("", [], 0, origin=Origin(source, []), at=queue.log)
+
+
+def accept_copy(queue: "Queue", copies: Append, offset: int, message: Message, now_us: int) -> bool:
+    """Add the message of a stream to the copies for this queue; False if it has to wait for room.
+
+    The queue asks for it again when there is room.
+    """
+    if queue.refusal is not None:
+        return False
     depth = queue.depth
     if depth.is_limited:
         if queue.definition.overflow != DROP_HEAD and depth.is_full(message):
             queue.awaited_bytes = len(message.payload)
             return False
-        depth.stage(message)
+        depth.stage(1, len(message.payload))
+    copies.add(_stamped(queue, message, now_us), len(message.payload))
+    if copies.origin is not None:
+        copies.origin.offsets.append(offset)
     return True
+
+
+def add_copies(queue: "Queue", batch: Batch, copies: Append) -> None:
+    """Let all copies in that `accept_copy` took for this queue."""
+    batch.append_copies(queue, copies)
+
+
+def accept_again(queue: "Queue", commit: Commit, messages: list[Message]) -> None:
+    """Append messages of a stream once more, behind the messages that replace all others: they were let in before."""
+    commit.append(queue.log.name, messages)
 
 
 def offer_room(queue: "Queue") -> None:
@@ -443,7 +490,7 @@ def offer_room(queue: "Queue") -> None:
         queue.around.has_room(queue)
 
 
-def stamped(queue: "Queue", message: Message, now_us: int) -> Message:
+def _stamped(queue: "Queue", message: Message, now_us: int) -> Message:
     """The message with this queue's time to live, where that ends before its own; a stream's takes its place.
 
     For one that is to be delivered later, the time to live begins then.
@@ -483,14 +530,12 @@ def entered(queue: "Queue", batch: Batch, first_expiry_us: int, size_bytes: int,
         try_again(queue, now_us)
 
 
-def entered_encoded(queue: "Queue", batch: Batch, rows: list[Encoded], now_us: int) -> None:
-    """The same for what was published in bulk."""
-    for each in rows:
-        for due_us in each.due_times():
-            if due_us > now_us:
-                queue.schedule(due_us)
-    first_expiry_us = min([each.first_expiry_us for each in rows if each.first_expiry_us], default=0)
-    entered(queue, batch, first_expiry_us, sum([each.payload_bytes for each in rows]), now_us)
+def entered_rows(queue: "Queue", batch: Batch, rows: Encoded, now_us: int) -> None:
+    """Encoded rows are in the log now."""
+    for due_us in rows.due_times():
+        if due_us > now_us:
+            queue.schedule(due_us)
+    entered(queue, batch, rows.first_expiry_us, rows.payload_bytes, now_us)
 
 
 def _refusal(queue: "Queue", size_bytes: int) -> HeadraceError:

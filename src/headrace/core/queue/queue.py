@@ -14,7 +14,17 @@ from headrace.core.properties import Codecs, MessageRow
 from headrace.core.queue.backlog import Later
 from headrace.core.queue.definition import DROP_HEAD, QueueDefinition
 from headrace.core.queue.dispatch import BROWSE_BYTES, Browser, Consumer, Delivery, unsettled_from
-from headrace.core.queue.entry import Depth, Disposal, end_overdue, entered, offer_room, plan, run_due, try_again
+from headrace.core.queue.entry import (
+    Depth,
+    Disposal,
+    accept_moved,
+    end_overdue,
+    entered,
+    offer_room,
+    plan,
+    run_due,
+    try_again,
+)
 from headrace.core.queue.group import Group
 from headrace.core.queue.history import DONE, Death, History
 from headrace.core.queue.leases import UnstoredClaims
@@ -24,7 +34,7 @@ from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import Corrupt, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message
 from headrace.selector import Selector, parse
-from headrace.storage.api import NO_LIMIT, Encoded, Log
+from headrace.storage.api import NO_LIMIT, Append, Log
 from headrace.storage.group_state import MODE_NAMES, WORK, GroupState
 
 if TYPE_CHECKING:
@@ -361,16 +371,10 @@ class Queue:
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
         self.look_at_exit()
 
-    def unstaged_encoded(self, rows: list[Encoded]) -> None:
-        """What was accepted in bulk is in the log now, or it never will be."""
-        if self.depth.is_limited:
-            for each in rows:
-                self.depth.stage_many(-each.count, -each.payload_bytes)
-
-    def unstaged(self, messages: list[Message]) -> None:
-        """What was accepted is in the log now, or it never will be."""
+    def unstaged(self, append: Append) -> None:
+        """Count accepted messages no more: they are in the log now, or never will be."""
         if self.is_limited:
-            self.depth.unstage(messages)
+            self.depth.unstage(append.count, append.size_bytes)
 
     def admits(self, message: Message) -> bool:
         """Whether the queue's filter expression lets the message in; one with unreadable properties stays out."""
@@ -721,4 +725,4 @@ class Queue:
         """Write down how a message ended in a group, where that is to be kept."""
         if self._history is not None and not batch.is_rehearsal:
             entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
-            batch.move(self.around.history_of(batch, self), entry)
+            accept_moved(self.around.history_of(batch, self), batch, entry, now_us)
