@@ -175,7 +175,7 @@ class Appends:
 
 @final
 class Batch:
-    """Changes that are stored together. A failed batch refuses what clients published, and retries everything else."""
+    """Changes that are stored together. When it fails, messages of clients are refused; the rest is retried."""
 
     __slots__ = (
         "ack_due_us",
@@ -316,7 +316,7 @@ class Batch:
             queue.touched = self.number
             (self.touched if queue.durable else self.touched_in_memory).append(queue)
 
-    # -- what is in it -----------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def is_awaited(self) -> bool:

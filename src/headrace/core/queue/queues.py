@@ -112,7 +112,7 @@ class Queues(QueueHost):
         self._clock = clock
         self._pipeline = pipeline
         self.statistics = pipeline.statistics
-        self.given = None if engine.keeps_claims else pipeline.given
+        self.given = None if engine.keeps_claims else pipeline.unstored
         self.auto_commit_us = QueueManagerSettings().auto_commit_interval * 1000
         self.topology = topology
         self._host = topology.host

@@ -352,7 +352,7 @@ class WorkGroup(Group):
 
     def glance(self) -> int:
         queue, only = self.queue, self.only
-        seen = self.state.glance() + self.passed + len(self.leases) + queue.lease_us + queue.cut_below
+        seen = self.passed + len(self.leases) + queue.lease_us + queue.cut_below
         seen += queue.log.next_offset
         return seen + only.holding + only.lease_us if only is not None else seen
 

@@ -1,7 +1,7 @@
-"""All logs, groups and tables of a directory, as they are in memory, and how commits change them. No threads.
+"""All logs, groups and tables of a directory, as they are in memory, and how batches change them. No threads.
 
-A commit is first staged: its names become objects and ids, its messages get offsets. Once it is in the journal it is
-applied, and only then does a reader see it. Replaying the journal applies the same batches.
+A batch is first resolved and staged: names become objects and ids, messages get offsets. Once its record is in the
+journal it is applied, and readers see it. Replaying the journal applies the same batches.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ from headrace.storage.local.tables import Table
 
 @final
 class Catalog:
-    """What there is. Belongs to the engine's owner thread."""
+    """The logs, groups and tables of one directory. The engine's owner thread owns it."""
 
     def __init__(self, root: Path, cache: BlockCache) -> None:
         self.root = root
@@ -49,21 +49,21 @@ class Catalog:
         self.groups_by_id: dict[int, LocalGroup] = {}
         self.tables: dict[str, Table] = {}
         self._dirty_groups: set[LocalGroup] = set()
-        """Those that say of themselves that they are dirty."""
+        """Groups whose `is_dirty` is set."""
         self._tails: set[LocalLog] = set()
-        """Logs that had messages in no segment; they know that they are in here, and stay until somebody looks."""
+        """Logs that had messages in no segment: `is_in_tails` is set. `tails` removes those that have none any more."""
         self._memory = Memory()
         self.tails_generation = 0
-        """Which file the last checkpoint left small tails in; 0 when it left none."""
+        """The number of the file with the small tails of the last checkpoint; 0 if it has none."""
         self.chores: list[Job] = []
-        """Files to remove, now that nothing refers to them."""
+        """Files to remove: nothing refers to them any more."""
         self._staged_drops: dict[str, Change] = {}
         self._staged_groups: dict[tuple[LocalLog, str], tuple[Transition, LocalGroup]] = {}
-        """Those that come or go with a commit which is not applied yet, and the step that says so."""
+        """Groups that come or go with a batch which is not applied yet, with the step that says so."""
 
     @property
     def tail_bytes(self) -> int:
-        """How much memory the tails take."""
+        """The memory of all tails."""
         return self._memory.tail_bytes
 
     def log(self, name: str) -> LocalLog:
@@ -131,7 +131,7 @@ class Catalog:
                 log.id = 0
 
     def replay(self, record: Record) -> Batch:
-        """The batch that a record was made of, as far as it can still be applied. Raises ValueError."""
+        """The batch of a record, as far as it can still be applied. Raises ValueError."""
         batch = Batch(Commit(), _nothing, False)
         batch.blocks = record.blocks
         drops: dict[str, Change] = {}
@@ -179,9 +179,9 @@ class Catalog:
                 self._apply_drop(change, change.log)
 
     def _step(self, batch: Batch, seq: int) -> list[Cut]:
-        """Have the groups step on; returns the cuts of those steps that are beyond what was in their logs before.
+        """Apply the steps of groups; returns the cuts beyond the ends of their logs, which follow the appends.
 
-        The others are made at once, so that a log is empty when the next message comes, and need not keep both.
+        Other cuts are made at once, so that a log is empty when its next message comes and need not hold both.
         """
         late: list[Cut] = []
         for number, step in enumerate(batch.steps):
@@ -238,18 +238,18 @@ class Catalog:
         return list(self._tails)
 
     def note_dirty(self, group: LocalGroup) -> None:
-        """The group is not any more as the last checkpoint has it."""
+        """Note that a group differs from the last checkpoint."""
         if not group.is_dirty:
             group.is_dirty = True
             self._dirty_groups.add(group)
 
     def forget_dirty(self, group: LocalGroup) -> None:
-        """The next checkpoint leaves the group out."""
+        """Leave the group out of the next checkpoint."""
         group.is_dirty = False
         self._dirty_groups.discard(group)
 
     def take_dirty(self) -> list[LocalGroup]:
-        """All groups that changed since the last checkpoint; from now on they have not."""
+        """Take all groups that changed since the last checkpoint, and mark them unchanged."""
         dirty = list(self._dirty_groups)
         self._dirty_groups.clear()
         for group in dirty:
@@ -257,7 +257,7 @@ class Catalog:
         return dirty
 
     def trim(self, log: LocalLog) -> None:
-        """Have the segments removed in which nothing is left."""
+        """Remove the segments in which no message is left."""
         if log.has_segments:
             paths = log.trim()
             if paths:
@@ -266,11 +266,11 @@ class Catalog:
     def _groups_of(self, steps: list[Transition]) -> list[LocalGroup | None]:
         """The group of each step, None for those that come or go with these steps.
 
-        Raises, before anything is staged, when a group is not there or its log is damaged.
+        Raises Refused when a group does not exist, and Corrupt when its log is damaged.
         """
         found: list[LocalGroup | None] = []
         changing: dict[tuple[str, str], bool] = {}
-        """Whether a group is there after the steps so far, where one of them made or deleted it."""
+        """True for groups that exist after the steps so far, if one of these created or deleted them."""
         is_quiet = not (self._staged_drops or self._staged_groups)
         for step in steps:
             if is_quiet and not changing and step.kind not in (CREATED, DELETED):
@@ -294,7 +294,7 @@ class Catalog:
         return found
 
     def _usual_group(self, step: Transition) -> LocalGroup | None:
-        """The group of a step where nothing comes, goes or is damaged; most of what is looked up is for these."""
+        """The group of a step in the usual case: no group comes or goes and nothing is damaged."""
         log = self._at_hand(step.at)
         if log is None:
             log = self.logs.get(step.log)
@@ -309,12 +309,12 @@ class Catalog:
         return group
 
     def _log_of(self, append: Append) -> LocalLog:
-        """Where an append goes. Raises Corrupt when that is damaged."""
+        """The log of an append. Raises Corrupt when it is damaged."""
         log = self._at_hand(append.at)
         return self._undamaged(log if log is not None else self._staging(append.log))
 
     def _staging(self, name: str) -> LocalLog:
-        """The log of that name as the next commit finds it."""
+        """The log of that name as the next batch finds it."""
         if self._staged_drops:
             drop = self._staged_drops.get(name)
             if drop is not None and drop.replacement is not None:
@@ -322,11 +322,11 @@ class Catalog:
         return self.log(name)
 
     def _at_hand(self, log: Log | None) -> LocalLog | None:
-        """A log that a commit brings along, unless it is gone or may be about to."""
+        """The log that a commit brings along, unless it is dropped or may be by a batch on its way."""
         return log if isinstance(log, LocalLog) and not (log.dropped or self._staged_drops) else None
 
     def _undamaged(self, log: LocalLog) -> LocalLog:
-        """The same log. Raises Corrupt when it is damaged, and Refused when there can be no log of its name."""
+        """The same log. Raises Corrupt when it is damaged, and Refused when its name is not valid."""
         if log.damage is not None:
             raise log.damage
         if log.id == 0:
@@ -346,7 +346,7 @@ class Catalog:
         return log.groups_by_name.get(name) if log.groups_by_name is not None else None
 
     def _stage_new(self, step: Transition, batch: Batch, operations: BytesWriter) -> LocalGroup:
-        """The group of a step that makes it, deletes it, or comes behind such a step in its commit."""
+        """The group of a step that creates it, deletes it, or comes behind such a step in its batch."""
         log = self._staging(step.log)
         if log.id == 0:
             self._create(log, batch, operations)
@@ -354,7 +354,7 @@ class Catalog:
             group: LocalGroup | None = self._new_group(self._new_id(), log, step)
         else:
             group = self._staged_group(log, step.group)
-        assert group is not None, "it was looked for before"
+        assert group is not None, "resolve found it"
         if step.kind in (CREATED, DELETED):
             self._staged_groups[log, step.group] = (step, group)
         return group
@@ -390,7 +390,7 @@ class Catalog:
             log = self._new_log(name)
             drops[name].replacement = log
         log.id = log_id
-        log.unloaded = LogEntry(log_id, name, 0, 0)  # whatever segments it has are from before: the journal has it all
+        log.unloaded = LogEntry(log_id, name, 0, 0)  # its segments are older: the journal has everything
         self.logs_by_id[log_id] = log
         self.next_id = max(self.next_id, log_id + 1)
         return log
@@ -407,7 +407,7 @@ class Catalog:
         return group
 
     def _apply_new(self, step: Transition, group: LocalGroup) -> None:
-        """A group comes or goes."""
+        """Create or delete a group."""
         log = group.log
         if step.kind == CREATED:
             if log.groups_by_name is None:

@@ -79,7 +79,7 @@ class LocalEngine(Engine):
             self._lock.release()
             raise
 
-    # -- what core calls ---------------------------------------------------------------------------------------------
+    # -- calls of the owner ------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit, done: Done, durable: bool = True) -> None:
         if self._failure is not None:
@@ -117,7 +117,7 @@ class LocalEngine(Engine):
         self._drain_results()
         self._maintain()
         if self._is_refusing and self._upkeep.full is None and not self._journal.needs_spare:
-            self._is_refusing = False  # a file for what is published could be made
+            self._is_refusing = False  # a new journal file could be made
         self._release_held()
         self._tell_seen()
         self._call_back()
@@ -204,7 +204,7 @@ class LocalEngine(Engine):
             raise Corrupt(str(self._root / "journal"), 0, what) from error
 
     def _report(self, result: _Result) -> None:
-        """Called by the threads."""
+        """Take a result from one of the threads."""
         self._results.put(result)
         if self._wake is not None:
             self._wake()
@@ -261,7 +261,7 @@ class LocalEngine(Engine):
 
     def _may_write_here(self, batch: Batch) -> bool:
         """True if readers may see the batch before it is synced, and writing it does not wait for the disk."""
-        if self._in_flight or self._sync_wanted or batch.commit.applied is None:
+        if self._in_flight or self._sync_wanted or batch.commit.written is None:
             return False
         length = batch.length
         if length > _HERE_BYTES or not self._journal.has_room(length):
@@ -335,8 +335,8 @@ class LocalEngine(Engine):
             if batch.durable and is_synced:
                 self._synced_seq = batch.seq
             self._catalog.apply(batch, batch.seq)
-            if not is_synced and batch.commit.applied is not None:
-                self._seen.append(batch.commit.applied)
+            if not is_synced and batch.commit.written is not None:
+                self._seen.append(batch.commit.written)
             return
         assert batch.error is not None
         if not is_full(batch.error):
@@ -348,7 +348,7 @@ class LocalEngine(Engine):
         self._writer.resume()
 
     def _fail(self, error: OSError) -> None:
-        """The disk did not keep its word: nothing can be promised any more, so everything stops."""
+        """Stop everything after a failure of the disk: the engine can promise nothing any more."""
         if self._failure is not None:
             return
         where = f" ({error.filename})" if error.filename else ""
@@ -364,7 +364,7 @@ class LocalEngine(Engine):
         self._in_flight = 0
 
     def _refusal(self) -> Unavailable:
-        """Messages are refused from now on, until there is space again."""
+        """The error for messages that find no space; they are refused until there is some again."""
         self._is_refusing = True
         return self._out_of_space()
 
@@ -385,13 +385,13 @@ class LocalEngine(Engine):
             self._sync_wanted = False
 
     def _request_sync(self) -> None:
-        """Have every commit synced until all that were applied are."""
+        """Sync every batch until all visible ones are durable."""
         self._sync_wanted = True
         if not self._in_flight and not self._held:
             self._submit(Batch(Commit(), _nothing, True))
 
     def _settle(self) -> None:
-        """Wait until a checkpoint holds everything, or until it turns out that none can be written now."""
+        """Wait for a checkpoint of everything, or for the news that none can be written now."""
         upkeep = self._upkeep
         attempted = False
         while self._failure is None and (upkeep.flushing or self._in_flight or upkeep.checkpoint_wanted):
@@ -402,7 +402,7 @@ class LocalEngine(Engine):
                 upkeep.retry_now()  # a flush that was under way may have failed meanwhile
                 self._maintain()
                 if upkeep.full is not None and not upkeep.flushing and not self._in_flight:
-                    continue  # it was put off at once: there is no result to wait for
+                    continue  # the checkpoint was put off at once: no result will come
             self._take(self._results.get())
             self._call_back()
         if upkeep.full is not None:

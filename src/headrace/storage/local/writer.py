@@ -190,7 +190,7 @@ class Writer:
         except OSError as error:
             batch.error = error
             if not is_full(error):
-                self._broken = True  # a later sync could succeed without what is lost
+                self._broken = True  # a later sync could succeed although data is lost
 
     def _sync(self) -> None:
         if self._broken or not self._journal.unsynced:
