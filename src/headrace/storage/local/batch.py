@@ -29,6 +29,10 @@ REFUSED: Final = 2
 _numbers: Final = itertools.count(1)
 
 
+def _nothing(error: HeadraceError | None) -> None:
+    return
+
+
 @final
 class Change:
     """An operation on a log or a table, with the objects it is about; `kind` is that of the record."""
@@ -74,7 +78,7 @@ class Batch:
         "targets",
     )
 
-    def __init__(self, commit: Commit, done: Done, durable: bool) -> None:
+    def __init__(self, commit: Commit, done: Done = _nothing, durable: bool = False) -> None:
         self.commit = commit
         self.done = done
         self.durable = durable

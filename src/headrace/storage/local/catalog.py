@@ -9,7 +9,6 @@ from typing import final
 
 from librt.strings import BytesWriter
 
-from headrace.errors import HeadraceError
 from headrace.storage.api import Append, Commit, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut
@@ -132,7 +131,7 @@ class Catalog:
 
     def replay(self, record: Record) -> Batch:
         """The batch of a record, as far as it can still be applied. Raises ValueError."""
-        batch = Batch(Commit(), _nothing, False)
+        batch = Batch(Commit())
         batch.blocks = record.blocks
         drops: dict[str, Change] = {}
         for operation in decode_operations(record.operations):
@@ -157,7 +156,7 @@ class Catalog:
 
     def restore(self, record: Record) -> None:
         """Put the messages of a record into the tails of their logs. Raises KeyError when there is no such log."""
-        batch = Batch(Commit(), _nothing, False)
+        batch = Batch(Commit())
         batch.blocks = record.blocks
         for log_id, count, base in record.runs:
             batch.add_run(self.logs_by_id[log_id], base, count)
@@ -447,7 +446,3 @@ class Catalog:
         self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
-
-
-def _nothing(error: HeadraceError | None) -> None:
-    return

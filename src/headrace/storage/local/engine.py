@@ -388,7 +388,7 @@ class LocalEngine(Engine):
         """Sync every batch until all visible ones are durable."""
         self._sync_wanted = True
         if not self._in_flight and not self._held:
-            self._submit(Batch(Commit(), _nothing, True))
+            self._submit(Batch(Commit(), durable=True))
 
     def _settle(self) -> None:
         """Wait for a checkpoint of everything, or for the news that none can be written now."""
@@ -412,7 +412,3 @@ class LocalEngine(Engine):
     def _drain_results(self) -> None:
         while not self._results.empty():
             self._take(self._results.get())
-
-
-def _nothing(error: HeadraceError | None) -> None:
-    return

@@ -128,13 +128,14 @@ class Writer:
                 self._sync()
                 continue
             if isinstance(job, Batch):
+                was_unsynced = self._journal.unsynced
                 if failed or self._broken:
                     self._report(job)
-                    continue
-                was_unsynced = self._journal.unsynced
-                failed = not self._write(job)
+                else:
+                    failed = not self._write(job)
                 if self._journal.unsynced and not was_unsynced:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
+                del job  # its messages go once their owner is told, not with the next job
                 continue
             self._report_unsynced()
             if isinstance(job, Sync):
