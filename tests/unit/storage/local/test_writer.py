@@ -8,9 +8,10 @@ from headrace.storage.api import Commit
 from headrace.storage.local.batch import Batch
 from headrace.storage.local.block import Block
 from headrace.storage.local.block_coding import encode_block
+from headrace.storage.local.disk import SyncFailed
 from headrace.storage.local.journal import PAGE, Journal, Position
 from headrace.storage.local.record import encode_put
-from headrace.storage.local.writer import Report, Synced, Writer
+from headrace.storage.local.writer import Report, Synced, SyncFailure, Writer
 from tests.disks import FullDisk
 from tests.workbench import many
 
@@ -125,12 +126,15 @@ def test_an_owner_that_waits_leaves_a_record_without_a_sync_to_the_thread(tmp_pa
 
 
 class CountingDisk(FullDisk):
-    """A disk that counts how often the journal is synced."""
+    """A disk that counts how often the journal is synced, and fails when told so."""
 
     syncs = 0
+    is_broken = False
 
     def sync(self, fd: int) -> None:
         self.syncs += 1
+        if self.is_broken:
+            raise SyncFailed(5, "Input/output error")
         super().sync(fd)
 
 
@@ -173,4 +177,24 @@ def test_records_before_a_failed_one_are_synced_before_they_are_reported(tmp_pat
     assert [batch.position is not None for batch in batches] == [True, True, False, False]
     assert [batch.error is not None for batch in batches] == [False, False, True, False]
     assert journal.synced_seq == 3
+    journal.close()
+
+
+def test_records_whose_shared_sync_fails_are_not_reported_as_written(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    journal = Journal(disk, tmp_path, 16 * PAGE, 2, [], Position(0, 0, PAGE))
+    journal.write(1, b"", b"", [], True)
+    reports: SimpleQueue[Report] = SimpleQueue()
+    writer = Writer(journal, ManualClock(), reports.put)
+    disk.is_broken = True
+    for seq in (2, 3):
+        writer.write(record(seq))
+    before = disk.syncs
+
+    writer.start()
+    writer.stop()
+
+    found = [reports.get() for _ in range(reports.qsize())]
+    assert [type(report) for report in found] == [SyncFailure]
+    assert disk.syncs == before + 1, "a second sync could succeed without what was lost"
     journal.close()
