@@ -307,7 +307,7 @@ class Broker:
         answer of `straight_to` passes it: with a key for each of many queues, the lookup took a twentieth of the time.
         """
         source = messages[0].source
-        if straight_to is not None and not extra_keys and self._publishing.stage_to(straight_to, messages, confirm):
+        if straight_to is not None and not extra_keys and self._publishing.stage_all([straight_to], messages, confirm):
             return 1
         queues = self._publishing.route(messages[0], headers, extra_keys)
         is_heard = bool(source.exchange) and self.topology.reaches_subscribers(

@@ -1,7 +1,7 @@
 """Keyed state besides queues: committed transactions, and values that protocols find again after a restart.
 
-A transaction with numbers (a streaming query: one id, batch after batch) is remembered by its highest number for good;
-one without is remembered for a week.
+The ledger keeps the highest number of a transaction with numbers (a streaming query: one id, many numbers) for good,
+and a transaction without numbers for a week.
 """
 
 import json
@@ -18,7 +18,7 @@ _SEPARATOR: Final = b"\0"
 
 @final
 class ProtocolStore:
-    """The keys and values of one virtual host; what is said of them is stored with everything else of the turn."""
+    """The keys and values of one virtual host; changes are stored with the open batch."""
 
     def __init__(self, engine: Engine, host: str, pipeline: CommitPipeline) -> None:
         self._engine = engine
@@ -26,7 +26,7 @@ class ProtocolStore:
         self._pipeline = pipeline
 
     def items(self) -> list[tuple[bytes, bytes]]:
-        """All that was stored, in order of the keys."""
+        """All stored keys and values, in order of the keys."""
         start = len(self._prefix)
         return sorted([(key[start:], value) for key, value in self._engine.items(KEPT) if key.startswith(self._prefix)])
 
@@ -37,7 +37,7 @@ class ProtocolStore:
         self._pipeline.open().define(KEPT, self._prefix + key, None)
 
     def prove(self, key: bytes) -> None:
-        """Have a key stored, without a value, if what was just published is: both, or neither."""
+        """Store a key, without a value, together with the last publish: both, or neither."""
         self._pipeline.open().dedup_keys.append(self._prefix + key)
 
 
@@ -58,14 +58,14 @@ class Ledger:
         self._swept_us = 0
 
     def rows_of(self, transaction: str, sequence: int) -> int:
-        """How many messages the transaction stored; -1 when it was not committed. A later number proves an earlier."""
+        """The number of messages that the transaction stored; -1 if it was not committed. A later number proves it."""
         entry = self._entry(transaction)
         if entry is None or int(str(entry["sequence"])) < sequence:
             return -1
         return int(str(entry["rows"])) if int(str(entry["sequence"])) == sequence else 0
 
     def note(self, batch: Batch, transaction: str, sequence: int, rows: int, now_us: int) -> None:
-        """Have it remembered with the commit that this turn becomes. Raises PreconditionFailed when it is under way."""
+        """Store the transaction with this batch. Raises PreconditionFailed when it is under way already."""
         if transaction in self._under_way:
             raise PreconditionFailed(f"transaction {transaction!r} is being committed already; ask again later")
         self._under_way.add(transaction)
@@ -76,7 +76,7 @@ class Ledger:
             self._sweep(batch, now_us)
 
     def settle(self, transaction: str) -> None:
-        """Its commit is over, one way or the other."""
+        """Note that its commit has ended."""
         self._under_way.discard(transaction)
 
     def _entry(self, transaction: str) -> dict[str, object] | None:
@@ -84,7 +84,7 @@ class Ledger:
         return None if value is None else dict(json.loads(value))
 
     def _sweep(self, batch: Batch, now_us: int) -> None:
-        """Forget those that nobody will ask for again."""
+        """Forget transactions without numbers after a week."""
         prefix = self._key("")
         for key, value in list(self._engine.items(TRANSACTIONS)):
             entry = json.loads(value)

@@ -1,7 +1,7 @@
-"""Turns on their way into storage, one at a time, in order, and the logs that only memory holds. No queue's rules.
+"""Batches on their way into storage, one at a time, in order, and the logs in memory. No rules of queues.
 
-A turn is committed when the one before it is safe; what is staged meanwhile becomes the next. So a turn that failed is
-tried again before anything that came later, and storage sees every step in the order in which it was made.
+A batch is sent when the one before it is visible; changes made meanwhile become the next. So a failed batch is tried
+again before any later one, and storage sees all steps in the order in which they were made.
 """
 
 import logging
@@ -12,49 +12,37 @@ from typing import TYPE_CHECKING, Final, final
 from headrace.clock import Clock
 from headrace.core.batch import Appends, Batch, Confirm
 from headrace.core.flow import Flow, Statistics
-from headrace.core.queue.entry import entered_encoded
+from headrace.core.queue.entry import entered_rows
 from headrace.core.queue.leases import UnstoredClaims
 from headrace.errors import Corrupt, Fatal, HeadraceError, NotFound, Refused, Unavailable
-from headrace.model import Message
-from headrace.storage.api import KEPT, QUEUES, Append, Commit, Engine
+from headrace.storage.api import QUEUES, Commit, Engine
 from headrace.storage.memory import MemoryEngine
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
 
-if TYPE_CHECKING:
-    Appended = tuple[Queue, Append]
-
 
 @final
 class MemoryLogs:
-    """What is in them, and how much that is."""
+    """The engine of all queues that are not durable, and their size."""
 
     def __init__(self) -> None:
         self.engine = MemoryEngine()
         self.size_bytes = 0
         self._sizes: dict[Queue, int] = {}
 
-    def store(self, batch: Batch) -> "list[Appended] | None":
-        """Store what the turn has for them; returns what was appended to which, and None when there was nothing."""
+    def store(self, batch: Batch) -> list[Appends] | None:
+        """Store the part of a batch that is for memory; returns what was appended, None if nothing was stored."""
         touched, batch.touched_in_memory = batch.touched_in_memory, []
         for queue in touched:
             queue.touched = 0
             if not queue.deleted:
                 queue.trim(batch)
-        stored: list[Appended] = []
-        if batch.transient:
-            transient, batch.transient = batch.transient, Appends()
-            batch.size_bytes -= transient.size_bytes  # it waits for no disk
-            transient.unstage()
-            stored = [(queue, batch.memory.add(transient.appends[at])) for at, queue in enumerate(transient.queues)]
-        for queue in [queue for queue in batch.moved if not queue.durable]:
-            stored.append((queue, batch.memory.append(queue.log.name, batch.moved.pop(queue))))
-        if batch.memory.is_empty:
+        if batch.memory.is_empty and not (batch.transient or batch.moved_in_memory):
             return None
-        commit, batch.memory = batch.memory, Commit()
+        commit, stored = batch.collect_memory()
         self._commit(commit)
-        for queue in {*touched, *[queue for queue, _ in stored]}:
+        for queue in {*touched, *[queue for appends in stored for queue in appends.queues]}:
             if not queue.deleted:
                 size = queue.log.size_bytes
                 self.size_bytes += size - self._sizes.get(queue, 0)
@@ -67,7 +55,7 @@ class MemoryLogs:
         self._commit(commit)
 
     def forget(self, queue: "Queue") -> None:
-        """The queue is gone, and with it what it held."""
+        """Count a deleted queue no more."""
         self.size_bytes -= self._sizes.pop(queue, 0)
 
     def _commit(self, commit: Commit) -> None:
@@ -83,19 +71,19 @@ def _no_error(error: HeadraceError | None) -> None:
 _log: Final = logging.getLogger("headrace.core")
 _RETRY_US: Final = 1_000_000
 HOLD_US: Final = 20_000
-"""How long settlements wait for a commit to ride in: at 1000 messages a second, each published and acknowledged by
+"""Settlements wait this long for another batch to join: at 1000 messages a second, each published and acknowledged by
 itself, a message cost the server 410 to 423 us of CPU with commits of their own for them, and 260 to 290 us without."""
 HOLD_STEPS: Final = 1000
 LONG_STEPS: Final = 4
-"""How many steps of long work are stored together: what storage does for some thousand messages takes 5 ms."""
+"""Steps of long work in one batch: storage takes 5 ms for some thousand messages."""
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Have something called soon, in the thread that owns the broker, never at once."""
+"""Calls a function soon, in the thread that owns the broker, never at once."""
 
 
 @final
 class CommitPipeline:
-    """The turn that is open, the one that is being stored, and those in between."""
+    """The open batch, closed batches that wait, the batch in flight, and visible batches that are not durable yet."""
 
     def __init__(self, engine: Engine, clock: Clock, schedule: Schedule, flow: Flow) -> None:
         self._engine = engine
@@ -104,52 +92,54 @@ class CommitPipeline:
         self._schedule = schedule
         self.flow = flow
         self.statistics = Statistics()
-        self.given = UnstoredClaims()
+        self.unstored = UnstoredClaims()
         self.on_dropped: Callable[[str], None] = _nothing
         """Called with the name of a durable log that is gone now."""
         self.on_damage: Callable[[str, Corrupt], None] = _nothing
         """Called with the name of a durable log that turned out to be damaged."""
         self.batch = Batch()
         self.waiting_bytes = 0
-        """Payload bytes in turns that are closed and not stored yet."""
+        """Payload bytes in closed batches that are not durable yet."""
         self._sealed: deque[Batch] = deque()
+        """Closed batches that wait for the one in flight."""
         self._in_flight: Batch | None = None
-        self._ahead: deque[Batch] = deque()
-        """Those that are written and in use, whose publishers hear of it when they are synced."""
+        """The batch that storage has and readers do not see yet."""
+        self._visible: deque[Batch] = deque()
+        """Batches that are written and visible; their publishers are told when they are durable."""
         self._pumps: list[Queue] = []
-        """Those that are due; each knows of which round it is."""
+        """Queues that deliver in this round; each knows the number of its round."""
         self._round = 1
         self._after_pumps: list[tuple[Queue | None, Callable[[], None]]] = []
         self._at_flush: list[Callable[[], None]] = []
         self._scheduled = False
         self._ended: Callable[[], None] | None = None
-        """Set when nothing that comes from now on is stored."""
+        """Set when no later batch is stored: the virtual host is deleted."""
         self.release_at_us = 0
-        """When publishers may try again after storage took nothing; 0 when they need not wait for that."""
+        """The time when held publishers may try again; 0 if none are held."""
         self.retry_at_us = 0
-        """When to try again what could not be stored; 0 when nothing waits for that."""
+        """The time of the next attempt to store a failed batch; 0 if none failed."""
         self.held_until_us = 0
-        """When settlements are stored even if nothing else is; 0 when none wait."""
+        """The time when waiting settlements are stored by themselves; 0 if none wait."""
 
     def open(self) -> Batch:
-        """The turn that the present call belongs to; it is stored soon."""
+        """The batch that the present call belongs to; it is stored soon."""
         if not self._scheduled:
             self._scheduled = True
             self._schedule(self._flush_scheduled)
         return self.batch
 
     def at_flush(self, call: Callable[[], None]) -> None:
-        """Have something called when this turn is flushed, before anything else is done for it."""
+        """Call something when the batch is flushed, before anything else happens to it."""
         self._at_flush.append(call)
         self.open()
 
     @property
     def is_full(self) -> bool:
-        """Whether there is so much in this turn, while another is being stored, that long work should wait for that."""
+        """True if long work should wait for the batch in flight, because much of it is in the open one."""
         return self._in_flight is not None and self.batch.long_steps >= LONG_STEPS
 
     def pump_soon(self, queue: "Queue") -> None:
-        """Have the queue deliver in this turn."""
+        """Let the queue deliver at the next flush."""
         self._add_due(queue)
         self.open()
 
@@ -159,24 +149,24 @@ class CommitPipeline:
             self._pumps.append(queue)
 
     def settled(self) -> None:
-        """Something was settled and there is nothing to deliver for it: a turn that is held back stays so."""
+        """Note a settlement that makes no room for deliveries: a batch that is held back stays so."""
         if not self.held_until_us or len(self.batch.durable.steps) > HOLD_STEPS:
             self.open()
 
     def after_pumps(self, queue: "Queue | None", call: Callable[[], None]) -> None:
-        """Have this called after all queues that are due delivered; in a later turn if this queue has to look on."""
+        """Call something after all due queues delivered, and after this queue has no more to deliver."""
         self._after_pumps.append((queue, call))
         self.open()
 
     def seal(self) -> None:
-        """Whatever follows is stored after what is staged now, not together with it."""
+        """Close the open batch: later changes are stored after it, not together with it."""
         if not self.batch.is_empty:
             self._store_memory(self.batch)
             self._sealed.append(self._close())
         self.open()
 
     def drop_first(self, log: str, key: bytes) -> None:
-        """Have a log that this turn drops be gone before the turn: a commit drops last, and the name is used again."""
+        """Drop a log of the open batch in a batch before it: a commit drops last, and the name is used again."""
         batch = self.batch
         if log in batch.memory.drops:
             batch.memory.drops.remove(log)
@@ -191,62 +181,63 @@ class CommitPipeline:
             self._sealed.append(before)
 
     def when_kept(self, confirm: Confirm) -> bool:
-        """Have `confirm` told how the last turn with a promise in it ends; False when none is on its way."""
-        waiting = [self.batch, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for batch in waiting:
+        """Tell `confirm` how the last batch with a promise ends; False if none is on its way."""
+        for batch in reversed(self._invisible()):
             if batch.is_promised:
                 batch.confirms.add(confirm)
                 return True
         return False
 
     def when_entered(self, call: Callable[[], None]) -> bool:
-        """Have this called once all that was published so far is in its queues, or did not come to, and was offered to
-        their consumers; False, and no call, when none is on its way."""
-        waiting = [self.batch, *reversed(self._sealed), *([] if self._in_flight is None else [self._in_flight])]
-        for batch in waiting:
+        """Call something once all published messages are visible or refused, and their consumers were served.
+
+        Returns False, and calls nothing, if no messages are on their way.
+        """
+        for batch in reversed(self._invisible()):
             if batch.published or batch.transient:
                 batch.entered.append(lambda: self.after_pumps(None, call))
                 return True
         return False
 
     def append(self, batch: Batch) -> None:
-        """Store this turn by itself, after what is staged now."""
+        """Store this batch by itself, after the open one."""
         self.seal()
         self.waiting_bytes += batch.size_bytes
         self._sealed.append(batch)
 
     def staged_keys(self) -> "list[tuple[str, bytes]]":
-        """Where keyed state is about to change, and storage may not show it yet."""
-        turns = [self.batch, *self._sealed, *([] if self._in_flight is None else [self._in_flight])]
-        return [place for batch in turns for place in batch.durable.puts]
+        """Tables and keys that are about to change, and that storage may not show yet."""
+        return [place for batch in self._invisible() for place in batch.durable.puts]
+
+    def _invisible(self) -> list[Batch]:
+        """All batches that are not visible yet, the oldest first."""
+        return [*([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.batch]
 
     def end(self, ended: Callable[[], None]) -> None:
-        """Store what is staged now and then nothing more, whoever asks for it; `ended` is called when it is stored."""
+        """Store the open batch and refuse all later ones; `ended` is called when it is durable."""
         self.seal()
         self._ended = ended
 
     def forget(self, queue: "Queue") -> None:
-        """The queue is gone: nothing of what is staged for it matters any more."""
-        self.batch.size_bytes -= self.batch.published.remove(queue) + self.batch.transient.remove(queue)
-        self.batch.moved.pop(queue, None)
-        self.batch.copied = [copied for copied in self.batch.copied if copied.queue is not queue]
+        """Take the messages for a deleted queue out of the open batch."""
+        self.batch.forget_queue(queue)
         self.memory.forget(queue)
 
     def retry(self, now_us: int) -> None:
-        """Try again what could not be stored, and store what was held back, if it is time."""
+        """Try a failed batch again, store waiting settlements and release held publishers, if it is time."""
         if (self.retry_at_us and now_us >= self.retry_at_us) or (self.held_until_us and now_us >= self.held_until_us):
             self.flush()
         if self.release_at_us and now_us >= self.release_at_us:
             self.release_at_us = 0
             self.flow.hold(self, False)
-            self.look()
+            self.update_flow()
 
     def give_up(self, now_us: int) -> int:
-        """Tell publishers that waited as long as their queues say; returns when the next have, 0 for when none wait.
+        """Tell publishers whose queue's ack_timeout is over; returns the time of the next timeout, 0 for none.
 
-        Publishers hear in the order in which they published, so those before them hear it as well.
+        Confirms go out in order, so publishers before them are told as well.
         """
-        waiting = [*self._ahead, *([] if self._in_flight is None else [self._in_flight]), *self._sealed, self.batch]
+        waiting = [*self._visible, *self._invisible()]
         overdue = [at for at, batch in enumerate(waiting) if 0 < batch.ack_due_us <= now_us]
         if overdue:
             error = Unavailable("it is not known to be stored within the queue's ack_timeout; it may be later")
@@ -256,19 +247,19 @@ class CommitPipeline:
 
     @property
     def sent_us(self) -> int:
-        """When the oldest commit was sent that is not known to be stored, by the monotonic clock; 0 for none."""
-        oldest = self._ahead[0] if self._ahead else self._in_flight
+        """The monotonic time when the oldest batch that is not durable was sent; 0 for none."""
+        oldest = self._visible[0] if self._visible else self._in_flight
         return 0 if oldest is None else oldest.sent_us
 
-    def look(self) -> None:
-        """See whether publishers must wait."""
+    def update_flow(self) -> None:
+        """Decide whether publishers must wait."""
         if self._ended is None:
-            self.flow.look(self, self.waiting_bytes + self.batch.size_bytes, self.memory.size_bytes)
+            self.flow.update(self, self.waiting_bytes + self.batch.size_bytes, self.memory.size_bytes)
 
     def drain(self) -> None:
-        """Store everything that is staged and wait for it, except what cannot be stored now."""
+        """Store all batches and wait for them, except for a failed batch and those behind it."""
         self.flush()
-        while self._in_flight is not None or self._ahead or (self._sealed and not self.retry_at_us):
+        while self._in_flight is not None or self._visible or (self._sealed and not self.retry_at_us):
             self._engine.sync()
             self.flush()
         if not (self._is_idle or self.retry_at_us):
@@ -277,41 +268,41 @@ class CommitPipeline:
     # -- storing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Deliver what is ready and store what is staged, as far as what came before is stored."""
+        """Deliver ready messages, and send the open batch unless another one is in flight."""
         self._flush(self._clock.now_us())
         if self._may_commit() and not self._is_idle:
-            self.given.store_all(self.batch.durable)
+            self.unstored.store_all(self.batch.durable)
             self._commit(self._close())
 
     def _flush_scheduled(self) -> None:
-        """The same, but settlements that nobody waits for stay for a while: the next publish takes them along."""
+        """Flush, but let settlements that nobody waits for stay in the batch until the next publish."""
         now_us = self._clock.now_us()
         self._flush(now_us)
         if self._may_commit() and not (self._is_idle or self._hold_back(now_us)):
             self._commit(self._close())
 
     def _hold_back(self, now_us: int) -> bool:
-        """Whether the turn stays open because nobody waits for what is in it."""
-        if self.given.has_overdue or self.batch.long_steps or not self.batch.can_wait(HOLD_STEPS):
+        """True if the batch stays open because nobody waits for it."""
+        if self.unstored.has_overdue or self.batch.long_steps or not self.batch.can_wait(HOLD_STEPS):
             return False
         self.held_until_us = self.held_until_us or now_us + HOLD_US
         return True
 
     @property
     def _is_idle(self) -> bool:
-        """Whether there is nothing to store, nor will be because time passes."""
-        return self.batch.is_empty and self.given.is_empty
+        """True if there is nothing to store, now or later."""
+        return self.batch.is_empty and self.unstored.is_empty
 
     @property
     def _unsynced(self) -> Batch | None:
-        """The last turn that runs ahead of its sync: later publishers are told after its own."""
-        return self._ahead[-1] if self._ahead else None
+        """The last visible batch that is not durable: later publishers are told after its own."""
+        return self._visible[-1] if self._visible else None
 
     def _may_commit(self) -> bool:
         return self._in_flight is None and not self._sealed and not self.retry_at_us
 
     def _flush(self, now_us: int) -> None:
-        """Deliver what is ready, and store the oldest turn that is closed."""
+        """Deliver ready messages, and send the oldest closed batch."""
         self._scheduled = False
         if self._at_flush:
             calls, self._at_flush = self._at_flush, []
@@ -348,26 +339,15 @@ class CommitPipeline:
             if not queue.deleted:
                 queue.trim(batch)
         batch.touched = []
-        if not self.given.is_empty:
-            self.given.store(batch.durable, self._clock.now_us())
+        if not self.unstored.is_empty:
+            self.unstored.store(batch.durable, self._clock.now_us())
             if not batch.is_plain:
-                self.given.store_settled(batch.durable)
+                self.unstored.store_settled(batch.durable)
         self.waiting_bytes += batch.size_bytes
         return batch
 
     def _commit(self, batch: Batch) -> None:
-        commit = batch.durable
-        commit.add_all(batch.published.appends, batch.published.size_bytes)
-        for queue, messages in batch.moved.items():
-            if queue.durable:
-                commit.append(queue.log.name, messages)
-        for copied in batch.copied:
-            commit.append(copied.queue.log.name, copied.messages, copied.origin)
-        for queue, rows in batch.encoded.items():
-            for each in rows if queue.durable else []:
-                commit.append_encoded(queue.log.name, each)
-        for key in batch.dedup_keys:
-            commit.put(KEPT, key, b"")
+        commit = batch.collect()
         self._in_flight = batch
         if batch.before_commit is not None:
             try:
@@ -379,19 +359,19 @@ class CommitPipeline:
             self._committed(batch, None)
             return
         batch.sent_us = self._clock.monotonic_us()
-        commit.applied = (lambda: self._written(batch)) if self._ended is None and batch.deliver_before_sync else None
+        commit.written = (lambda: self._written(batch)) if self._ended is None and batch.deliver_before_sync else None
         try:
             self._engine.commit(commit, lambda error: self._committed(batch, error), batch.is_awaited)
         except HeadraceError as error:
             self._committed(batch, error)
 
     def _written(self, batch: Batch) -> None:
-        """A turn can be used, and would survive a kill; it is confirmed when it would survive a power loss too."""
+        """Let consumers have a batch that is visible and survives a kill; it is confirmed once it is durable."""
         self._in_flight = None
-        self._ahead.append(batch)
-        appends = batch.durable.appends
-        for at, queue in enumerate(batch.appended):
-            queue.unsynced_from(appends[at].base)
+        self._visible.append(batch)
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                queue.unsynced_from(appends.appends[at].base)
         batch.published.unstage()
         now_us = self._clock.now_us()
         self._use(batch, now_us)
@@ -400,21 +380,22 @@ class CommitPipeline:
             self.open()
 
     def _synced(self, batch: Batch, error: HeadraceError | None) -> None:
-        """A turn that is in use already would survive a power loss now. An error is the end of the engine."""
-        self._ahead.popleft()
+        """Confirm a visible batch that is durable now. An error is the end of the engine."""
+        self._visible.popleft()
         self.waiting_bytes -= batch.size_bytes
-        appends = batch.durable.appends
-        for at, queue in enumerate(batch.appended):
-            queue.synced_to(appends[at].base + appends[at].count)
-            if not queue.deliver_before_sync:  # one came that had to wait for this
-                self.pump_soon(queue)
+        for appends in (batch.published, batch.moved):
+            for at, queue in enumerate(appends.queues):
+                append = appends.appends[at]
+                queue.synced_to(append.base + append.count)
+                if not queue.deliver_before_sync:  # a consumer came that had to wait for this
+                    self.pump_soon(queue)
         self.statistics.commits.add(self._clock.monotonic_us() - batch.sent_us)
         batch.confirms.tell(error)
-        self.look()
+        self.update_flow()
 
     def _committed(self, batch: Batch, error: HeadraceError | None) -> None:
-        batch.durable.applied = None  # it holds the turn, and so all messages until the garbage collector comes
-        if self._ahead and self._ahead[0] is batch:
+        batch.durable.written = None  # it holds the batch, and so all messages until the garbage collector comes
+        if self._visible and self._visible[0] is batch:
             self._synced(batch, error)
             return
         self._in_flight = None
@@ -433,7 +414,7 @@ class CommitPipeline:
             self._ended()
             self.flow.forget(self)
             return
-        self.look()
+        self.update_flow()
 
     def _stored(self, batch: Batch) -> None:
         for name in batch.durable.drops:
@@ -441,71 +422,69 @@ class CommitPipeline:
         if batch.done is not None:
             self._store_memory(batch)
         batch.published.unstage()
-        for queue, rows in batch.encoded.items():
-            queue.unstaged_encoded(rows)
         batch.tell(None, self._unsynced)
         if batch.done is not None:
             batch.done(None)
-        for queue, rows in batch.encoded.items():
-            if not queue.deleted:
-                entered_encoded(queue, self.batch, rows, self._clock.now_us())
-                self.pump_soon(queue)
         self._use(batch, self._clock.now_us())
         if self._pumps:
             self.open()
 
     def _use(self, batch: Batch, now_us: int) -> None:
-        """What the turn brought is in the logs, to be delivered."""
-        published = batch.published
-        for at, queue in enumerate(published.queues):
-            self._appended(queue, published.appends[at].messages, now_us)
-        for queue, messages in batch.moved.items():
-            self._appended(queue, messages, now_us)
-        for copied in batch.copied:
-            copied.queue.unstaged(copied.messages)
-            self._appended(copied.queue, copied.messages, now_us)
-        _release(batch)
+        """Tell queues and callers that the messages of a batch are in the logs."""
+        self._appended(batch.published, now_us)
+        moved = batch.moved
+        for at, queue in enumerate(moved.queues):
+            if moved.appends[at].origin is not None:
+                queue.unstaged(moved.appends[at])
+        self._appended(moved, now_us)
+        batch.tell_used()
         batch.tell_entered()
 
-    def _appended(self, queue: "Queue", messages: list[Message], now_us: int) -> None:
-        if not queue.deleted:
-            self.statistics.stored += len(messages)
-            queue.appended(self.batch, messages, now_us)
+    def _appended(self, appends: Appends, now_us: int) -> None:
+        """Tell the queues that their messages are in the logs."""
+        for at, queue in enumerate(appends.queues):
+            if queue.deleted:
+                continue
+            append = appends.appends[at]
+            if append.encoded is None:
+                self.statistics.stored += append.count
+                queue.appended(self.batch, append.messages, now_us)
+            else:
+                entered_rows(queue, self.batch, append.encoded, now_us)
             self._add_due(queue)
 
     def _store_memory(self, batch: Batch) -> None:
-        """What only memory holds waits for no disk, nor does what that pushes out into other queues there."""
+        """Store the part of a batch for queues in memory, and the dead letters that follow: no disk is waited for."""
         stored = self.memory.store(batch)
         if stored is None:
             return
         while stored is not None:
             now_us = self._clock.now_us()
-            for queue, append in stored:
-                self._appended(queue, append.messages, now_us)
+            for appends in stored:
+                self._appended(appends, now_us)
             if stored:
                 self.open()
             stored = self.memory.store(batch)
-        self.look()
+        self.update_flow()
 
     # -- failing -----------------------------------------------------------------------------------------------------
 
     def _failed(self, batch: Batch, error: HeadraceError) -> None:
-        """What clients published is refused; what was settled or moved must not be forgotten, and is tried again."""
+        """Refuse the messages of clients; try settlements and moved messages again."""
         batch.failures += 1
         self._hold(error)
         held_up = batch.failures > 1
         if isinstance(error, Corrupt):
             self._cut_damage(batch)
         batch.refuse(error, self._unsynced)
-        _take_appends_out(batch.durable)
-        if batch.durable.is_empty and not batch.moved and not batch.copied:
-            _release(batch)
+        if batch.durable.is_empty and not batch.moved:
+            batch.tell_used()
             return
         if isinstance(error, Fatal):
-            return  # nothing can be stored any more; whoever owns the engine stops
+            return  # nothing can be stored any more; the owner of the engine stops
         if held_up and isinstance(error, Refused):
             _log.error("settlements and dead letters are lost, storage does not take them: %s", error)
-            _release(batch)
+            batch.tell_used()
             return
         self._sealed.appendleft(batch)
         if held_up:
@@ -513,13 +492,13 @@ class CommitPipeline:
             self._refuse_waiting(error)
 
     def _hold(self, error: HeadraceError) -> None:
-        """Storage takes nothing now: who does not wait for confirms should hear of it before much is lost."""
+        """Hold publishers while storage takes nothing, so that those without confirms lose little."""
         if isinstance(error, Unavailable):
             self.flow.hold(self, True)
             self.release_at_us = self._clock.now_us() + _RETRY_US
 
     def _refuse_waiting(self, error: HeadraceError) -> None:
-        """Publishers behind a turn that cannot be stored need not wait to hear the same."""
+        """Refuse the messages of all batches behind one that cannot be stored."""
         waiting, self._sealed = self._sealed, deque()
         for batch in waiting:
             self.waiting_bytes -= batch.size_bytes
@@ -531,7 +510,7 @@ class CommitPipeline:
         self.batch.refuse(error, self._unsynced)
 
     def _abandon(self, batch: Batch, error: HeadraceError) -> None:
-        """A transaction that cannot be stored did not happen."""
+        """End a transaction that cannot be stored: nothing of it happens."""
         self._hold(error)
         if isinstance(error, Corrupt):
             self._cut_damage(batch)
@@ -541,11 +520,10 @@ class CommitPipeline:
             done(error)
 
     def _cut_damage(self, batch: Batch) -> None:
-        """Find the logs that are damaged, have their queues refused, and leave them out."""
+        """Find damaged logs, refuse their queues and leave them out of the batch."""
         names = {step.log for step in batch.durable.steps} | set(batch.durable.truncations)
-        names |= {queue.log.name for queue in batch.moved if queue.durable}
-        names |= {name for copied in batch.copied for name in (copied.queue.log.name, copied.origin.log)}
         names |= {append.log for append in batch.durable.appends}
+        names |= {append.origin.log for append in batch.durable.appends if append.origin is not None}
         for name in sorted(names):
             log = self._engine.log(name)
             try:
@@ -555,35 +533,23 @@ class CommitPipeline:
                 batch.forget_log(batch.durable, name)
 
 
-def _release(batch: Batch) -> None:
-    """Tell those who wait for what the turn brings that there is nothing more to wait for."""
-    for tell in batch.used:
-        tell()
-
-
-def _take_appends_out(commit: Commit) -> None:
-    """Have the commit as it was before it was sent off; what is moved is added again then."""
-    commit.appends = []
-    commit.size_bytes = sum(len(key) + len(value or b"") for (_, key), value in commit.puts.items())
-
-
 def _nothing(*_: object) -> None:
     return
 
 
 AT_ONCE: Final = 100
-"""How many queues or sessions are seen to, or go, in one turn: with all that hangs on it, one takes up to 0.1 ms."""
+"""Queues or sessions handled in one step of long work: one takes up to 0.1 ms."""
 
 
 def together(steps: Iterator[None]) -> Iterator[None]:
-    """The same work in larger steps, each of a hundred."""
+    """Do the work in larger steps, each of a hundred."""
     for number, _ in enumerate(steps, 1):
         if number % AT_ONCE == 0:
             yield
 
 
 def take_steps(pipeline: CommitPipeline, steps: Iterator[None], ended: Callable[[], None] | None = None) -> None:
-    """Do the first step now, and one more in each turn that has room for it; `ended` is called after the last."""
+    """Take the first step now, and one more in each batch with room; `ended` is called after the last."""
     for _ in steps:
         pipeline.batch.long_steps += 1
         pipeline.at_flush(lambda: _go_on(pipeline, steps, ended))

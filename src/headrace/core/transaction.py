@@ -1,7 +1,7 @@
-"""Publishes and settlements as one commit: all of it happens, or nothing. Who begins and ends one is the protocols'.
+"""Publishes and settlements as one commit: all of it happens, or nothing. Protocols begin and end transactions.
 
-While the commit is on its way, a delivery that it settles belongs to the transaction: it cannot time out, go back in
-line or be settled by another. Only when the commit is safe does the settlement happen in memory too.
+While the commit is on its way, the transaction holds the deliveries that it settles: they cannot time out, be requeued
+or be settled by another. Once the commit is durable, the settlements happen in memory too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _FOR_EVER_US: Final = 1 << 60
 
 @final
 class Publish:
-    """A message to publish, with what routing needs to know of it."""
+    """A message to publish, with the keys and headers that route it."""
 
     __slots__ = ("extra_keys", "headers", "is_topic", "message")
 
@@ -36,7 +36,7 @@ class Publish:
         self.headers = headers
         self.extra_keys = extra_keys
         self.is_topic = False
-        """Whether it goes where `Broker.publish_topic` sends it."""
+        """True if it is routed like `Broker.publish_topic`."""
 
 
 @final
@@ -51,18 +51,16 @@ class Transaction:
         self._batch = Batch()
         self._batch.done = self._done
         self._held: list[tuple[WorkGroup, Delivery, int, Delivery]] = []
-        """What it settles: as it has it now, how, and as the consumer got it."""
+        """Deliveries that it settles: group, own lease, outcome, and the consumer's delivery."""
         self._claimed: list[Delivery] = []
-        """Those of them that storage knows of only if this is stored."""
+        """Own leases whose claims are stored with the transaction."""
         self._read: list[tuple[Delivery, int]] = []
 
     def publish(self, queues: list[Queue], message: Message) -> int:
         """Raises Refused when one of the queues does not take it."""
         taken = 0
         for queue in queues:
-            if queue.admits(message):
-                accept(queue, self._batch, message, self._now_us)
-                taken += 1
+            taken += accept(queue, self._batch, message, self._now_us)
         return taken
 
     def settle(self, delivery: Delivery, outcome: int) -> None:
@@ -95,7 +93,7 @@ class Transaction:
             commit.requeue(log, group.name, offset, offset + 1, max(due_us, self._now_us))
 
     def _end(self, queue: Queue, lease: Delivery, outcome: int) -> str:
-        """How the message ends if it is settled so; "" when it comes back."""
+        """The end of a message that is settled so; "" if it is delivered again."""
         if outcome == ACK:
             return DONE
         if outcome == REJECT:
@@ -104,11 +102,11 @@ class Transaction:
         return DELIVERY_LIMIT if is_dead else ""
 
     def send(self) -> None:
-        """Have it stored, after everything that was called before."""
+        """Store it, after everything that was called before."""
         self._pipeline.append(self._batch)
 
     def undo(self) -> None:
-        """Nothing happened: whoever held a message holds it again, or it is back in line."""
+        """Undo everything: consumers hold their messages again, or these are requeued."""
         batch = self._pipeline.open()
         self._batch.unstage()
         for lease in self._claimed:
@@ -134,7 +132,7 @@ class Transaction:
             self._confirm(error)
 
     def _apply(self) -> None:
-        """It is stored: what was settled is settled in memory too, without being written again."""
+        """Settle in memory, without writing again: the transaction is durable."""
         batch = self._pipeline.open()
         rehearsal = Batch()
         rehearsal.is_rehearsal = True

@@ -11,12 +11,13 @@ other. They are deleted, copied and verified with the log, as groups are.
 import logging
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.core.batch import Batch, Copied
+from headrace.core.batch import Batch
 from headrace.core.properties import Codecs, MessageRow
-from headrace.core.queue.entry import stamped, takes
+from headrace.core.queue.entry import accept_copy, add_copies, no_copies
 from headrace.errors import Refused
 from headrace.model import Message
 from headrace.selector import Selector
+from headrace.storage.api import Append
 from headrace.storage.group_state import STREAM
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Assignment:
         self.at = start
         """Offset of the next message."""
         self.start = start
-        self.copies: dict[FedQueue, Copied] = {}
+        self.copies: dict[FedQueue, Append] = {}
         self.left: dict[FedQueue, None] = {}
         """Queues that stay behind, at their own position."""
         self.size_bytes = 0
@@ -144,15 +145,15 @@ class Assignment:
         if self.copies and self.size_bytes + size > self._most_bytes:
             self._leave(fed)
             return
-        if queue.refusal is not None or not takes(queue, message):
+        copies = self.copies.get(fed)
+        if copies is None:
+            copies = no_copies(queue, self._source.log.name)
+        if not accept_copy(queue, copies, self.at, message, self._now_us):
             fed.is_waiting = True
             fed.pace = max(LEAST_PACE, self.at - self.start)
             self._leave(fed)
             return
-        copied = self.copies.get(fed)
-        if copied is None:
-            copied = self.copies[fed] = Copied(queue, self._source.log.name)
-        copied.add(self.at, stamped(queue, message, self._now_us))
+        self.copies[fed] = copies
         self.size_bytes += size
 
     def _leave(self, fed: FedQueue) -> None:
@@ -299,7 +300,8 @@ class Feed:
                 break
         budget.tests -= len(cohort) * max(1, given.at - start)
         budget.size_bytes -= given.size_bytes
-        batch.copied += given.copies.values()
+        for fed, copies in given.copies.items():
+            add_copies(fed.queue, batch, copies)
         stayed = [fed for fed in cohort if fed not in given.left]
         for fed in stayed:
             fed.position = given.at

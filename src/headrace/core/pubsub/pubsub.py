@@ -31,7 +31,7 @@ from headrace.core.pubsub.session import (
 )
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Consumer
-from headrace.core.queue.entry import accept
+from headrace.core.queue.entry import accept, accept_moved
 from headrace.core.queue.queue import DEFAULT_GROUP, Queue
 from headrace.core.queue.queues import INNER_PREFIXES, Queues
 from headrace.core.routing.topics import TopicTree
@@ -480,7 +480,7 @@ class PubSub:
 
     def hand_over(self, batch: Batch, session: Session, message: Message) -> None:
         """Store a message that a shared queue settles in the same batch: it cannot be refused."""
-        batch.move(self.open_queue(session), message)
+        accept_moved(self.open_queue(session), batch, message, message.timestamp_us)
 
     def open_queue(self, session: Session) -> Queue:
         """The session's queue, opened with the first message."""

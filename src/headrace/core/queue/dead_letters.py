@@ -12,7 +12,7 @@ from headrace.core.pipeline import CommitPipeline
 from headrace.core.properties import Codecs, Properties
 from headrace.core.queue.definition import QueueDefinition
 from headrace.core.queue.dispatch import Found
-from headrace.core.queue.entry import stamped
+from headrace.core.queue.entry import accept_moved
 from headrace.core.queue.group import REJECTED, Death
 from headrace.core.queue.queue import BROWSE_BYTES, DEFAULT_GROUP, Queue
 from headrace.core.routing.address import MAX_OFFSET, dead_letter_origin, dead_letter_queue, is_address
@@ -176,7 +176,7 @@ class DeadLetters:
         for target in targets:
             # A damaged queue takes nothing; RabbitMQ drops messages that would go round for ever.
             if target.refusal is None and not (properties is not None and is_cycle(properties, target.name)):
-                batch.move(target, stamped(target, letter, death.time_us))
+                accept_moved(target, batch, letter, death.time_us)
                 if properties is not None and is_dead_elsewhere(properties, target.name):
                     target.letters_end = -1
 
@@ -365,7 +365,7 @@ class DeadLetters:
         def send(offset: int, message: Message) -> bool:
             if not _take_out(batch, queue, offset):
                 return False
-            batch.move(to, stamped(to, message, now_us))
+            accept_moved(to, batch, message, now_us)
             return True
 
         return self._each(batch, grave, limit, start, send, stop, max_bytes, looks)
@@ -445,7 +445,7 @@ class DeadLetters:
         if not _take_out(batch, grave, offset):
             return False
         forget_deaths(properties)
-        batch.move(origin, stamped(origin, self._reborn(letter, properties, exchange, key, now_us), now_us))
+        accept_moved(origin, batch, self._reborn(letter, properties, exchange, key, now_us), now_us)
         return True
 
 

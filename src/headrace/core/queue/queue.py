@@ -12,13 +12,22 @@ from headrace.core.flow import Statistics
 from headrace.core.properties import Codecs, MessageRow
 from headrace.core.queue.definition import DROP_HEAD, FIRST, NEXT, TIMESTAMP, QueueDefinition
 from headrace.core.queue.dispatch import Consumer, Delivery, Found
-from headrace.core.queue.entry import Depth, Disposal, end_overdue, entered, offer_room, plan, try_again
+from headrace.core.queue.entry import (
+    Depth,
+    Disposal,
+    accept_moved,
+    end_overdue,
+    entered,
+    offer_room,
+    plan,
+    try_again,
+)
 from headrace.core.queue.group import DONE, Death, Group
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import Corrupt, HeadraceError, NotFound, Refused, Unavailable
 from headrace.model import Message, Source
 from headrace.selector import Selector, parse
-from headrace.storage.api import NO_LIMIT, Encoded, Log
+from headrace.storage.api import NO_LIMIT, Append, Log
 from headrace.storage.group_state import MODE_NAMES, GroupState
 
 if TYPE_CHECKING:
@@ -408,16 +417,10 @@ class Queue:
         self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
         self.update_exit()
 
-    def unstaged_encoded(self, rows: list[Encoded]) -> None:
-        """Count messages accepted in bulk no longer as staged: they are in the log, or never will be."""
-        if self.depth.is_limited:
-            for each in rows:
-                self.depth.stage_many(-each.count, -each.payload_bytes)
-
-    def unstaged(self, messages: list[Message]) -> None:
+    def unstaged(self, append: Append) -> None:
         """Count accepted messages no longer as staged: they are in the log, or never will be."""
         if self.is_limited:
-            self.depth.unstage(messages)
+            self.depth.unstage(append.count, append.size_bytes)
 
     def admits(self, message: Message) -> bool:
         """Return whether the queue's filter lets the message in; unreadable properties keep it out."""
@@ -822,4 +825,4 @@ class Queue:
         """Record how a message ended in a group, if the queue has a history."""
         if self._history is not None and not batch.is_rehearsal:
             entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
-            batch.move(self.host.history_of(batch, self), entry)
+            accept_moved(self.host.history_of(batch, self), batch, entry, now_us)

@@ -118,7 +118,7 @@ class Queues(QueueHost):
         self._host = topology.host
         self._codecs = codecs
         self._replication_group = replication_group
-        self._unstored = None if engine.keeps_claims else pipeline.given
+        self._unstored = None if engine.keeps_claims else pipeline.unstored
         self.timers = Timers()
         self.pauses = Pauses(engine)
         self.dead_letters = DeadLetters(self, codecs, pipeline, clock)

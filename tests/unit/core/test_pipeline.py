@@ -1,4 +1,4 @@
-"""Turns on their way into storage: in order, one at a time, and what happens when storage does not take them."""
+"""Batches on their way into storage: in order, one at a time, and what happens when storage does not take them."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, Unavailable
 from tests.house import House, Inbox
 from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
-from tests.unit.core.test_line import Ahead
+from tests.unit.core.test_pipeline import Ahead
 
 FULL = Unavailable("the disk is full")
 _KINDS = pytest.mark.parametrize("durable", [True, False])
