@@ -352,6 +352,13 @@ class Batch:
         return not (self.durable.puts or self.durable.drops)
 
     @property
+    def is_for_memory(self) -> bool:
+        """True if a part of the batch is for queues that only memory holds."""
+        if self.transient or self.moved_in_memory or self.touched_in_memory:
+            return True
+        return not self.memory.is_empty
+
+    @property
     def is_empty(self) -> bool:
         if self.has_messages or self.confirms or self.is_barrier or self.dedup_keys:
             return False

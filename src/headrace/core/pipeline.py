@@ -38,7 +38,7 @@ class MemoryLogs:
             queue.touched = 0
             if not queue.deleted:
                 queue.trim(batch)
-        if batch.memory.is_empty and not (batch.transient or batch.moved_in_memory):
+        if not batch.is_for_memory:
             return None
         commit, stored = batch.collect_memory()
         self._commit(commit)
@@ -161,7 +161,6 @@ class CommitPipeline:
     def seal(self) -> None:
         """Close the open batch: later changes are stored after it, not together with it."""
         if not self.batch.is_empty:
-            self._store_memory(self.batch)
             self._sealed.append(self._close())
         self.open()
 
@@ -333,6 +332,8 @@ class CommitPipeline:
         self._store_memory(self.batch)
 
     def _close(self) -> Batch:
+        if self.batch.is_for_memory:  # a transaction that became visible after the last delivery adds to it
+            self._store_memory(self.batch)
         batch, self.batch = self.batch, Batch()
         self.held_until_us = 0
         for queue in batch.touched:

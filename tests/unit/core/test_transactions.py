@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.queue.definition import QueueDefinition, Retry, declared
+from headrace.core.queue.definition import DROP_HEAD, EPHEMERAL, QueueDefinition, Retry, declared
 from headrace.core.queue.dispatch import Delivery
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.transaction import Publish
@@ -330,3 +330,22 @@ def test_a_queue_deleted_while_the_transaction_is_being_stored_takes_its_part_wi
     refused.run()
 
     assert (ended, texts(refused, "out")) == ([None], ["result"])
+
+
+def test_a_transaction_in_memory_pushes_the_oldest_messages_out_to_a_queue_in_memory() -> None:
+    house = House()
+    house.broker.declare(QueueDefinition("graves", kind=EPHEMERAL))
+    small = QueueDefinition(
+        "small", kind=EPHEMERAL, max_length=1, overflow=DROP_HEAD, dead_letter_exchange="", dead_letter_key="graves"
+    )
+    house.broker.declare(small)
+    house.run()
+    graves = house.consume("graves")
+    publishes = [Publish(house.message(text, "small")) for text in ("old", "new")]
+
+    house.broker.transaction(publishes, [])
+    house.run()
+
+    assert graves.texts() == ["old"]
+    assert house.broker.queue("small").log.first_offset == 1
+    assert house.broker.queue("graves").log.first_offset == 1
