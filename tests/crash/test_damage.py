@@ -21,6 +21,7 @@ from headrace.storage.local.disk import Disk
 from headrace.storage.local.engine import LocalEngine, LocalSettings
 from headrace.storage.local.journal import Position, read_files
 from headrace.storage.local.record import decode_record, encode_record
+from headrace.storage.local.segment import HEADER_BYTES, scan_segment, segment_log_id
 from tests.contents import Contents, contents
 from tests.disks import SnapshotDisk
 
@@ -231,6 +232,25 @@ def _check_truth_or_corrupt(root: Path, where: str, before: Contents, after: Con
             assert held == after[name], f"{where} changed {name} without a word"
     assert found.keys() == after.keys()
     return 1
+
+
+def test_a_last_block_that_says_it_has_no_messages_is_damage_of_its_own_segment(
+    shapes: list["Shape"], tmp_path: Path
+) -> None:
+    shape = shapes[1]
+    segments = (shape.root / "queues" / "events" / "segments").glob("*.seg")
+    full = sorted(path for path in segments if path.with_suffix(".idx").exists())
+    assert full
+    for path in full:
+        copy = shutil.copytree(shape.root, tmp_path / path.stem)
+        damaged = copy / path.relative_to(shape.root)
+        log_id = segment_log_id(path.read_bytes()[:HEADER_BYTES])
+        at = scan_segment(Disk(), path, int(path.stem), log_id).positions[-1]
+        data = bytearray(path.read_bytes())
+        data[at + 16 : at + 20] = bytes(4)  # how many messages it has, in the header of the last block
+        damaged.write_bytes(data)
+
+        assert _judge(shape, copy, [damaged], path.name) == "refused"
 
 
 def test_a_payload_made_to_look_like_a_journal_record_proves_nothing(tmp_path: Path) -> None:

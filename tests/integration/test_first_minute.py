@@ -29,7 +29,8 @@ def checkout(tmp_path: Path) -> Path:
 def _run(checkout: Path) -> Iterator[str]:
     """The lines of `make run` until it serves; then everything that it started ends."""
     words = "VENV=venv", "ARGS=--memory --amqp 0 --mqtt 0 --ws off --http 0"
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    outer = ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")  # the tests may run below make themselves
+    environment = {key: value for key, value in os.environ.items() if key not in outer}
     process = subprocess.Popen(
         ["make", "run", *words],
         cwd=checkout,

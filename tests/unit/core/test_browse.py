@@ -6,7 +6,6 @@ from headrace.core.queue.definition import QueueDefinition, declared
 from headrace.core.queue.group import ACK
 from headrace.errors import NotFound, Refused
 from tests.house import House
-from tests.letters import redrive, transfer
 
 
 def payloads(house: House, queue: str, offset: int = 0, limit: int = 100, max_bytes: int = 1 << 20) -> list[str]:
@@ -39,7 +38,7 @@ def test_messages_are_moved_in_order_and_as_they_are(house: House) -> None:
     house.broker.declare(QueueDefinition("to"))
     house.publish("from", "one", "two", "three", headers={"h": 1})
 
-    moved = transfer(house.broker, "from", "to", limit=2)
+    moved = house.broker.dead_letters.transfer("from", "to", limit=2)
     house.run()
 
     assert moved == 2
@@ -55,7 +54,7 @@ def test_what_a_consumer_holds_is_not_moved(house: House) -> None:
     house.consume("from", credit=1)
     house.publish("from", "held", "waits")
 
-    transfer(house.broker, "from", "to")
+    house.broker.dead_letters.transfer("from", "to")
     house.run()
 
     assert payloads(house, "from") == ["held"]
@@ -67,11 +66,11 @@ def test_messages_are_not_moved_from_a_stream_to_themselves_or_to_nowhere(house:
     house.broker.declare(declared("events", durable=True, arguments={"x-queue-type": "stream"}))
 
     with pytest.raises(Refused, match="a stream keeps what it has"):
-        transfer(house.broker, "events", "jobs")
+        house.broker.dead_letters.transfer("events", "jobs")
     with pytest.raises(Refused, match="there already"):
-        transfer(house.broker, "jobs", "jobs")
+        house.broker.dead_letters.transfer("jobs", "jobs")
     with pytest.raises(NotFound):
-        transfer(house.broker, "jobs", "nowhere")
+        house.broker.dead_letters.transfer("jobs", "nowhere")
 
 
 def test_dead_letters_are_sent_back_from_an_offset_on(house: House) -> None:
@@ -80,7 +79,7 @@ def test_dead_letters_are_sent_back_from_an_offset_on(house: House) -> None:
     house.advance(2)
     assert payloads(house, "$dlq/jobs") == ["one", "two", "three"]
 
-    assert redrive(house.broker, "jobs", limit=1, start=1) == 1
+    assert house.broker.dead_letters.redrive("jobs", limit=1, start=1) == 1
     house.run()
 
     assert payloads(house, "$dlq/jobs") == ["one", "three"]

@@ -7,7 +7,6 @@ from headrace.core.queue.group import ACK, NACK, REJECT
 from headrace.errors import NotFound, Refused
 from headrace.model import Message, Source
 from tests.house import House
-from tests.letters import listed, purge, redrive
 from tests.unit.core.conftest import World
 
 
@@ -90,7 +89,7 @@ def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_history(world
         house.settle(NACK, *inbox.take())
         house.advance(2)
 
-    ((_, message, properties),) = listed(world.restart().broker, "jobs")
+    ((_, message, properties),) = world.restart().broker.dead_letters.list("jobs")
 
     assert (message.payload, message.source.topic) == (b"poison", "$queue/jobs/eu")
     headers = properties.headers
@@ -225,8 +224,8 @@ def buried(house: House, *payloads: str) -> None:
 def test_dead_letters_are_listed_by_queue_in_pages_without_being_taken(house: House) -> None:
     buried(house, *"abc")
 
-    first = listed(house.broker, "jobs", limit=2)
-    rest = listed(house.broker, "$dlq/jobs", offset=first[-1][0] + 1)
+    first = house.broker.dead_letters.list("jobs", limit=2)
+    rest = house.broker.dead_letters.list("$dlq/jobs", offset=first[-1][0] + 1)
 
     assert [message.payload for _, message, _ in first + rest] == [b"a", b"b", b"c"]
     assert house.broker.queue("$dlq/jobs").messages == 3
@@ -237,19 +236,20 @@ def test_dead_letters_that_were_taken_are_not_listed(house: House) -> None:
     inbox = house.consume("$dlq/jobs", credit=2)
     house.settle(ACK, inbox.got[1])
 
-    assert [message.payload for _, message, _ in listed(house.broker, "jobs")] == [b"a", b"c"]
+    assert [message.payload for _, message, _ in house.broker.dead_letters.list("jobs")] == [b"a", b"c"]
 
 
 def test_dead_letters_of_a_queue_that_is_not_there_are_not_found(house: House) -> None:
-    for call in (listed, redrive, purge):
+    letters = house.broker.dead_letters
+    for call in (letters.list, letters.redrive, letters.purge):
         with pytest.raises(NotFound):
-            call(house.broker, "missing")
+            call("missing")
 
 
 def test_sending_back_keeps_the_order_and_lets_the_messages_begin_anew(world: World) -> None:
     buried(world.house, *"abc")
 
-    assert redrive(world.house.broker, "jobs") == 3
+    assert world.house.broker.dead_letters.redrive("jobs") == 3
 
     house = world.restart()
     assert (texts(house, "jobs"), texts(house, "$dlq/jobs")) == (["a", "b", "c"], [])
@@ -263,7 +263,7 @@ def test_sending_back_is_one_commit(refused: House) -> None:
     engine = refused.engine
     before = len(engine.committed)  # type: ignore[attr-defined]
 
-    redrive(refused.broker, "jobs")
+    refused.broker.dead_letters.redrive("jobs")
     refused.run()
 
     with_messages = [commit for commit in engine.committed[before:] if commit.appends]  # type: ignore[attr-defined]
@@ -279,7 +279,7 @@ def test_what_came_from_a_queue_that_is_gone_stays_where_it_is_in_its_order(hous
         reject_all(house, name)
     house.broker.delete("one")
 
-    assert redrive(house.broker, "$dlq/all") == 2
+    assert house.broker.dead_letters.redrive("$dlq/all") == 2
     house.run()
 
     assert (texts(house, "$dlq/all"), texts(house, "two")) == (["one", "one"], ["two", "two"])
@@ -288,7 +288,7 @@ def test_what_came_from_a_queue_that_is_gone_stays_where_it_is_in_its_order(hous
 def test_sending_back_stops_at_the_limit(house: House) -> None:
     buried(house, *"abc")
 
-    assert redrive(house.broker, "jobs", limit=2) == 2
+    assert house.broker.dead_letters.redrive("jobs", limit=2) == 2
     house.run()
 
     assert (texts(house, "jobs"), texts(house, "$dlq/jobs")) == (["a", "b"], ["c"])
@@ -298,7 +298,7 @@ def test_what_somebody_is_looking_at_is_not_sent_back(house: House) -> None:
     buried(house, *"ab")
     house.consume("$dlq/jobs", credit=1)
 
-    assert redrive(house.broker, "jobs") == 1
+    assert house.broker.dead_letters.redrive("jobs") == 1
     house.run()
 
     assert texts(house, "jobs") == ["b"]
@@ -309,7 +309,7 @@ def test_dead_letters_of_an_exchange_go_back_to_the_queue_they_died_in(house: Ho
     house.publish("work", "a")
     reject_all(house, "work")
 
-    assert redrive(house.broker, "dead") == 1
+    assert house.broker.dead_letters.redrive("dead") == 1
     house.run()
 
     ((_, message),) = house.broker.queue("work").browse(0, 1)
@@ -319,7 +319,7 @@ def test_dead_letters_of_an_exchange_go_back_to_the_queue_they_died_in(house: Ho
 
 def test_a_message_that_is_sent_back_can_die_again(house: House) -> None:
     buried(house, "a")
-    redrive(house.broker, "jobs")
+    house.broker.dead_letters.redrive("jobs")
     house.run()
 
     reject_all(house, "jobs")
@@ -330,8 +330,8 @@ def test_a_message_that_is_sent_back_can_die_again(house: House) -> None:
 def test_dead_letters_can_be_purged(house: House) -> None:
     buried(house, *"abc")
 
-    assert purge(house.broker, "jobs") == 3
-    assert listed(house.broker, "jobs") == []
+    assert house.broker.dead_letters.purge("jobs") == 3
+    assert house.broker.dead_letters.list("jobs") == []
 
 
 # -- which queue is meant ----------------------------------------------------------------------------------------------
@@ -354,11 +354,7 @@ def test_a_live_queue_is_not_taken_for_its_dead_letters_when_it_has_none(house: 
     letters = house.broker.dead_letters
 
     assert letters.grave_of("orders") is None
-    assert (listed(house.broker, "orders"), redrive(house.broker, "orders"), purge(house.broker, "orders")) == (
-        [],
-        0,
-        0,
-    )
+    assert (letters.list("orders"), letters.redrive("orders"), letters.purge("orders")) == ([], 0, 0)
     house.run()
     assert texts(house, "orders") == ["alive"]
 
@@ -379,7 +375,7 @@ def test_dead_letters_behind_an_exchange_are_found_by_either_queue(world: World)
         assert [name for name in queues if letters.holds_letters(queues[name])] == ["parking"]
         assert letters.origin_in(queues["parking"]) == "work"
         for name in ("work", "parking"):
-            assert [message.payload for _, message, _ in listed(house.broker, name)] == [b"a", b"b"]
+            assert [message.payload for _, message, _ in letters.list(name)] == [b"a", b"b"]
 
 
 def test_a_queue_that_lost_its_dead_letters_holds_none(house: House) -> None:
@@ -388,7 +384,7 @@ def test_a_queue_that_lost_its_dead_letters_holds_none(house: House) -> None:
     assert letters.holds_letters(parking)
 
     house.publish("parking", "not a letter")
-    redrive(house.broker, "parking")
+    letters.redrive("parking")
     house.run()
 
     assert not letters.holds_letters(parking)
@@ -399,7 +395,7 @@ def test_purging_dead_letters_leaves_other_messages_of_the_queue_where_they_are(
     died_through_exchange(house, "a", "b")
     house.publish("parking", "not a letter")
 
-    assert purge(house.broker, "parking") == 2
+    assert house.broker.dead_letters.purge("parking") == 2
     house.run()
 
     assert texts(house, "parking") == ["not a letter"]
@@ -412,13 +408,14 @@ def test_dead_letters_of_one_queue_leave_those_of_another_in_the_same_place(hous
         house.publish(name, name)
         reject_all(house, name)
     house.broker.declare(QueueDefinition("aside"))
+    letters = house.broker.dead_letters
 
-    assert [message.payload for _, message, _ in listed(house.broker, "one")] == [b"one"]
-    assert purge(house.broker, "one") == 1
+    assert [message.payload for _, message, _ in letters.list("one")] == [b"one"]
+    assert letters.purge("one") == 1
     house.run()
     assert texts(house, "shared") == ["two"]
-    assert redrive(house.broker, "one") == 0
-    assert redrive(house.broker, "shared") == 1
+    assert letters.redrive("one") == 0
+    assert letters.redrive("shared") == 1
 
 
 def test_a_message_that_came_back_to_where_it_died_is_no_dead_letter(house: House) -> None:
@@ -435,7 +432,7 @@ def test_a_message_that_came_back_to_where_it_died_is_no_dead_letter(house: Hous
     letters = house.broker.dead_letters
     assert texts(house, "work") == ["a"]
     assert not letters.holds_letters(house.broker.queue("work"))
-    assert (listed(house.broker, "work"), purge(house.broker, "work")) == ([], 0)
+    assert (letters.list("work"), letters.purge("work")) == ([], 0)
 
 
 def test_dead_letters_in_several_queues_are_to_be_named(house: House) -> None:
@@ -446,7 +443,7 @@ def test_dead_letters_in_several_queues_are_to_be_named(house: House) -> None:
     reject_all(house, "work")
 
     with pytest.raises(NotFound, match="'dead', 'dead-orders'"):
-        purge(house.broker, "work")
+        house.broker.dead_letters.purge("work")
 
 
 def test_a_stream_keeps_the_dead_letters_it_has(house: House) -> None:
@@ -454,11 +451,12 @@ def test_a_stream_keeps_the_dead_letters_it_has(house: House) -> None:
     house.broker.declare(QueueDefinition("work", dead_letter_queue="log"))
     house.publish("work", "a")
     reject_all(house, "work")
+    letters = house.broker.dead_letters
 
-    assert [message.payload for _, message, _ in listed(house.broker, "log")] == [b"a"]
-    for call in (purge, redrive):
+    assert [message.payload for _, message, _ in letters.list("log")] == [b"a"]
+    for call in (letters.purge, letters.redrive):
         with pytest.raises(Refused, match="stream"):
-            call(house.broker, "log")
+            call("log")
     assert house.broker.queue("log").work_groups() == []
 
 

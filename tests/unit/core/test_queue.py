@@ -7,7 +7,6 @@ from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.errors import HeadraceError, PreconditionFailed, Refused, TooLarge
 from headrace.model import Message, Source
 from tests.house import House
-from tests.letters import transfer
 from tests.unit.core.conftest import World
 
 SECOND_US = 1_000_000
@@ -707,7 +706,7 @@ def test_delayed_messages_that_are_gone_do_not_count(house: House) -> None:
     later(house, "jobs", 10, "a", "b", "c")
     assert figures(house, "jobs") == (0, 2)
 
-    transfer(house.broker, "jobs", "other", limit=1)
+    house.broker.dead_letters.transfer("jobs", "other", limit=1)
     house.run()
     assert (figures(house, "jobs"), figures(house, "other")) == ((0, 1), (0, 1))
 

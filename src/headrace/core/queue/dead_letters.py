@@ -301,6 +301,35 @@ class DeadLetters:
 
     # -- actions ----------------------------------------------------------------------------------------
 
+    def list(self, name: str, offset: int = 0, limit: int = 100) -> list[tuple[int, Message, Properties]]:
+        """Return dead letters of a queue with their offsets and properties, oldest first."""
+        grave = self.grave_of(name)
+        if grave is None:
+            return []
+        found, _ = self.browse(grave, offset, limit, looks=max(limit, LOOKS))
+        return [(at, message, self._codecs.decode(message)) for at, message in found]
+
+    def redrive(self, name: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send dead letters of a queue back to it; returns how many."""
+        grave = self.grave_of(name)
+        return 0 if grave is None else self.send_back(grave, limit, start).messages
+
+    def transfer(self, name: str, target: str, limit: int = 10_000, start: int = 0) -> int:
+        """Send all messages of a queue to another; returns how many. Raises NotFound, Refused."""
+        return self.hand_on(Grave(self._queues.find(name), is_whole=True), target, limit, start).messages
+
+    def purge(self, name: str) -> int:
+        """Drop the dead letters of a queue; returns how many."""
+        grave = self.grave_of(name)
+        dropped, at = 0, 0
+        while grave is not None:
+            done = self.drop(grave, at)
+            dropped += done.messages
+            if done.next is None:
+                break
+            at = done.next
+        return dropped
+
     def browse(
         self, grave: "Grave", offset: int, limit: int, max_bytes: int = BROWSE_BYTES, looks: int = LOOKS
     ) -> Letters:

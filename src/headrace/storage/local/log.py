@@ -546,7 +546,10 @@ class LocalLog(Log):
             segment, fits = self._cache.load(segment_path(self.segments_directory, base), base, self.id)
             following = self._base_behind(base)
             if max(segment.next, self.first_offset) < following:
-                self._cache.forget(self.id, base)  # the next reader gets the error too
+                try:  # a damaged header of the last block may say that it ends early
+                    self._cache.block(self.id, segment, len(segment.bases) - 1)
+                finally:
+                    self._cache.forget(self.id, base)  # the next reader gets the error too
                 what = f"the messages of {self.name!r} from offset {segment.next} to {following - 1} are missing"
                 path = segment_path(self.segments_directory, segment.next) if fits else segment.path
                 raise Corrupt(str(path), 0 if fits else segment.length, f"{what}; restore the segments from a copy")

@@ -17,7 +17,6 @@ from headrace.model import Message
 from headrace.storage.api import NO_LIMIT, Commit, Done, Log
 from headrace.storage.group_state import GroupState
 from tests.house import House
-from tests.letters import listed
 from tests.refusing_engine import RefusingEngine
 from tests.unit.core.conftest import World
 from tests.unit.core.test_bulk import commit, rows
@@ -248,7 +247,7 @@ def test_what_it_gets_is_work_like_any_other(house: House) -> None:
     house.settle(ACK, first, third)
     house.settle(REJECT, second)
 
-    assert [message.payload for _, message, _ in listed(house.broker, "work")] == [b"2"]
+    assert [message.payload for _, message, _ in house.broker.dead_letters.list("work")] == [b"2"]
     assert house.broker.queue("work").messages == 0
     assert contents(house, "papers") == [1, 2, 3]
 

@@ -7,7 +7,6 @@ from headrace.core.queue.definition import STREAM, QueueDefinition, Retry, decla
 from headrace.core.queue.group import ACK
 from headrace.model import AMQP091, Message, Source
 from tests.devices import PUBACK, Device, Field, Packet
-from tests.letters import listed
 
 GROUP = 0x26
 
@@ -92,7 +91,7 @@ def test_a_rejected_message_is_a_dead_letter_and_a_nacked_one_comes_after_its_ba
     assert device.messages() == []
     field.advance(6)
     assert device.texts() == ["later"]
-    assert [message.payload for _, message, _ in listed(field.broker, "q")] == [b"bad"]
+    assert [message.payload for _, message, _ in field.broker.dead_letters.list("q")] == [b"bad"]
 
 
 @pytest.mark.parametrize("name", ["ack", "nack", "reject"])
