@@ -5,9 +5,8 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
-from headrace.core.flow import Holding
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp10 import frames
@@ -36,6 +35,7 @@ from headrace.protocols.amqp10.server import Server
 from headrace.protocols.amqp10.session import Session
 from headrace.protocols.amqp10.subscriptions import attach_receiver
 from headrace.protocols.amqp10.types import Map
+from headrace.protocols.inlet import Inlet
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
@@ -118,12 +118,12 @@ class Connection(Handler):
         self._is_opened = False
         """True once our open is sent."""
         self._is_closing = False
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._refuse_intake)
 
     # -- calls of net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
+        self._wire = self._inlet.wire = wire
 
     def feed(self, data: bytes) -> None:
         context = self._context
@@ -138,9 +138,7 @@ class Connection(Handler):
             self._end(self._decoder.failure)
         self._note_intake()
         if context is not None and context.client.published:
-            pause_us = context.client.meter(self._clock.monotonic_us())
-            if pause_us:
-                context.wire.pause_for(pause_us / 1_000_000)
+            self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def _take_all(self, events: list[Event]) -> None:
         for at, event in enumerate(events):
@@ -314,7 +312,7 @@ class Connection(Handler):
             raise ProtocolError(frames.UNAUTHORIZED, "a connection without a login is not let in")
         context = enter(self._server, self._wire, account, opening)
         client = context.client
-        if not client.connect(self._on_flow, self._on_ended, self._on_rights):
+        if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
             limit = account.user.limits.max_connections
             raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
         try:
@@ -418,28 +416,10 @@ class Connection(Handler):
         for session in list(self._sessions.values()):
             session.restrict()
 
-    def _on_flow(self, is_blocked: bool) -> None:
-        """Read nothing from publishers while the broker has more in hand than it can write."""
-        if self._wire is None:
-            return
-        if is_blocked:
-            self._wire.pause_reading(BY_BROKER)
-        else:
-            self._wire.resume_reading(BY_BROKER)
-
     def _note_intake(self) -> None:
         """Report the memory of incomplete, uncommitted and unsettled messages."""
         context = self._context
-        size_bytes = self._decoder.held_bytes + (0 if context is None else context.held_bytes)
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
+        self._inlet.note(self._decoder.held_bytes + (0 if context is None else context.held_bytes))
 
     def _refuse_intake(self, error: HeadraceError) -> None:
         self._end(ProtocolError(frames.RESOURCE_LIMIT, str(error)))

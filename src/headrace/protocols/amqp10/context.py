@@ -1,7 +1,7 @@
-"""One connection as its sessions see it: account, rights, limits, and the queues that addresses mean to core.
+"""One connection as its sessions see it: its client, and the queues that sources and targets mean. No frames.
 
-All questions of a link to core about names and rights are here: which queue, group, mode and position a source means,
-and whether a target may be sent to. Messages and frames are not.
+core/client.py decides the group, mode and position of a reader, and whether the user may. This module makes the queues
+that sources and targets need.
 
 A subscription that outlives its link, or that several links share, is a queue named after the container and the link,
 so that the next attach finds it. Its selector is the queue's filter: unwanted messages never enter the queue.
