@@ -35,6 +35,7 @@ COMPILED = (
     "headrace/core/**/*.py",
     "headrace/net/output.py",
     "headrace/protocols/answers.py",
+    "headrace/protocols/inlet.py",
     "headrace/protocols/amqp091/*.py",
     "headrace/protocols/amqp10/*.py",
     "headrace/protocols/mqtt/*.py",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from headrace.errors import HeadraceError
 from headrace.model import Message
-from headrace.storage.api import KEPT, Append, Commit, Encoded
+from headrace.storage.api import Append, Commit, Encoded
 
 if TYPE_CHECKING:
     from headrace.core.queue.queue import Queue
@@ -181,7 +181,6 @@ class Batch:
         "ack_due_us",
         "before_commit",
         "confirms",
-        "dedup_keys",
         "done",
         "durable",
         "entered",
@@ -221,8 +220,6 @@ class Batch:
         """Called when the messages are visible, or never will be."""
         self.entered: list[Callable[[], None]] = []
         """Called when the messages of clients are visible, or never will be."""
-        self.dedup_keys: list[bytes] = []
-        """Keys that prove a publish: they are stored with it, or refused with it."""
         self.size_bytes = 0
         """Payload bytes of the messages of clients."""
         self.confirms = Confirms()
@@ -283,12 +280,10 @@ class Batch:
         self.moved.add_whole(queue, copies)
 
     def collect(self) -> Commit:
-        """The durable commit with all appends and keys, ready for storage."""
+        """The durable commit with all appends, ready for storage."""
         commit = self.durable
         commit.appends = [*self.published.appends, *self.moved.appends]
         commit.size_bytes += self.published.size_bytes + self.moved.size_bytes
-        for key in self.dedup_keys:
-            commit.put(KEPT, key, b"")
         return commit
 
     def collect_memory(self) -> tuple[Commit, list[Appends]]:
@@ -347,7 +342,7 @@ class Batch:
     @property
     def is_plain(self) -> bool:
         """True if settlements need not be stored with it: it holds only messages of clients and steps of groups."""
-        if self.moved or self.moved_in_memory or self.dedup_keys or self.is_barrier or self.is_promised:
+        if self.moved or self.moved_in_memory or self.is_barrier or self.is_promised:
             return False
         return not (self.durable.puts or self.durable.drops)
 
@@ -360,7 +355,7 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        if self.has_messages or self.confirms or self.is_barrier or self.dedup_keys:
+        if self.has_messages or self.confirms or self.is_barrier:
             return False
         if self.touched or self.touched_in_memory or self.entered or self.used:
             return False
@@ -386,9 +381,6 @@ class Batch:
     def refuse(self, error: HeadraceError, before: "Batch | None") -> None:
         """Refuse the messages of clients, and tell their publishers in order; everything else stays."""
         self.unstage()
-        for key in self.dedup_keys:
-            self.durable.delete(KEPT, key)
-        self.dedup_keys = []
         self.size_bytes = 0
         self.is_barrier = False
         self.tell(error, before)

@@ -573,15 +573,6 @@ class Broker:
         queue = browser.queue
         queue.browsers = tuple([other for other in queue.browsers if other is not browser])
 
-    def reclaim(self, name: str, group: str, consumer: Consumer) -> list[Delivery]:
-        """Claim again for a consumer the messages it held, by its name, when the broker stopped; it gets nothing more.
-
-        Returns nothing where the queue or the group is gone. Raises Corrupt.
-        """
-        queue = self.topology.queues.get(name)
-        members = queue.groups.get(group) if queue is not None and not queue.is_gone else None
-        return members.reclaim(consumer, self._clock.now_us()) if isinstance(members, WorkGroup) else []
-
     def set_credit(self, consumer: Consumer, limit: int) -> None:
         """Let a consumer hold up to `limit` unsettled messages from now on. 0 = unlimited."""
         consumer.change_limit(limit)

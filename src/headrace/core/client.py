@@ -298,6 +298,10 @@ class Client:
             queue = self.broker.addressed(address.queue, self.owner)
         else:
             queue = self.broker.queue(address.queue, self.owner)
+        return self.plan_of(request, queue, key_filter)
+
+    def plan_of(self, request: ConsumeRequest, queue: Queue, key_filter: str = "") -> ConsumePlan:
+        """Decide what a request means for a queue that the user may read. Raises Refused for a mode without sense."""
         asked = mode_joined(queue, request.group, key_filter) if request.is_return else request.mode
         plan = ConsumePlan(request, queue, key_filter, mode_to_join(queue, request.group, asked))
         if not plan.group and not plan.is_stream:

@@ -36,10 +36,6 @@ class ProtocolStore:
     def delete(self, key: bytes) -> None:
         self._pipeline.open().define(KEPT, self._prefix + key, None)
 
-    def prove(self, key: bytes) -> None:
-        """Store a key, without a value, together with the last publish: both, or neither."""
-        self._pipeline.open().dedup_keys.append(self._prefix + key)
-
 
 ONCE: Final = -1
 """The number of a transaction that has none."""

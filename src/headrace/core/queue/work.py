@@ -509,27 +509,6 @@ class WorkGroup(Group):
         self.queue.wake_at(due_us)
         return passed
 
-    def reclaim(self, consumer: Consumer, now_us: int) -> list[Delivery]:
-        """Claim again, as the same attempt, the messages that were claimed under a consumer's name before a restart."""
-        queue, pending = self.queue, self.state.pending
-        due_us = now_us + (consumer.lease_us or queue.lease_us)
-        held: list[Delivery] = []
-        for offset in sorted([offset for offset, entry in pending.items() if entry.consumer == consumer.name]):
-            message = queue.message(offset)
-            if self.is_waiting(offset) and not queue.is_expired(message, now_us):
-                attempts = pending.pop(offset).attempts
-                self.waiting.pick(offset)
-                delivery = Delivery(self, consumer, offset, message, attempts, attempts > 1)
-                delivery.is_claimed = True
-                held.append(delivery)
-        if held:
-            self.passed = max(self.passed, held[-1].offset + 1)
-            consumer.take([delivery.offset for delivery in held])
-            consumer.group = self
-            self.leases.give(held, due_us)
-            queue.wake_at(due_us)
-        return held
-
     def _check_exclusive(self, consumer: Consumer) -> None:
         if self.consumers.exclusive and consumer.turns is not self.consumers:
             raise AccessRefused(f"queue {self.queue.name!r} is in exclusive use by a consumer")

@@ -6,9 +6,8 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.clock import Clock
-from headrace.core.flow import Holding
 from headrace.errors import AccessRefused, HeadraceError, PreconditionFailed, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_INTAKE, BY_ORDER, Wire
+from headrace.net.connection import BY_ORDER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp091.channel import Channel
@@ -23,6 +22,7 @@ from headrace.protocols.amqp091.frames import (
 from headrace.protocols.amqp091.handshake import Handshake
 from headrace.protocols.amqp091.methods import encode_method
 from headrace.protocols.amqp091.server import ConnectionContext, Server, close_fields, ends_channel_only
+from headrace.protocols.inlet import Inlet
 
 _GOODBYE_SECONDS: Final = 2.0
 
@@ -42,13 +42,13 @@ class Connection(Handler):
         self._waiting: list[Event] | None = None
         """A method that waits for earlier publishes, and all events behind it; None if no method waits."""
         self._is_closing = False
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._fail)
 
     # -- calls from net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
-        self._handshake = Handshake(self._server, wire, lambda error: self._end(error, None))
+        self._wire = self._inlet.wire = wire
+        self._handshake = Handshake(self._server, wire, self._fail)
 
     def feed(self, data: bytes) -> None:
         context = self._context
@@ -59,15 +59,13 @@ class Connection(Handler):
             for event in events:
                 self._take(event)
         except ProtocolError as error:
-            self._end(error, None)
+            self._fail(error)
             return
         if self._decoder.failure is not None:
-            self._end(self._decoder.failure, None)
+            self._fail(self._decoder.failure)
         self._note_intake()
         if context is not None and context.client.published:
-            pause_us = context.client.meter(self._clock.monotonic_us())
-            if pause_us:
-                context.wire.pause_for(pause_us / 1_000_000)
+            self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def hold_output(self, is_held: bool) -> None:
         if self._context is not None:
@@ -83,7 +81,7 @@ class Connection(Handler):
             if self._wire is not None:
                 self._wire.close()
             return
-        self._end(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"), None)
+        self._fail(ProtocolError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
 
     def lost(self) -> None:
         self._waiting = None
@@ -233,7 +231,7 @@ class Connection(Handler):
             )
         self._context = context
         context.now_us = self._clock.now_us()
-        context.end = lambda error: self._end(error, None)
+        context.end = self._fail
         self._decoder.frame_max = context.frame_max
         self._decoder.max_body_bytes = self._server.intake.largest_bytes
         context.send(0, commands.Connection.OpenOk)
@@ -279,6 +277,10 @@ class Connection(Handler):
         channel.is_closing = True
         channel.send(commands.Channel.Close, close_fields(error, _index(event)))
 
+    def _fail(self, error: HeadraceError) -> None:
+        """End the connection for an error that no method caused."""
+        self._end(error, None)
+
     def _end(self, error: HeadraceError, method: base.Frame | None) -> None:
         """Tell the client why, and close."""
         if self._is_closing or self._wire is None:
@@ -302,7 +304,7 @@ class Connection(Handler):
 
     def _on_ended(self, why: str) -> None:
         """The user or the virtual host is gone."""
-        self._end(ProtocolError(CONNECTION_FORCED, why), None)
+        self._fail(ProtocolError(CONNECTION_FORCED, why))
 
     def _on_rights(self) -> None:
         """Cancel consumers of queues that the user may not read any more."""
@@ -321,27 +323,12 @@ class Connection(Handler):
                 context.send(0, commands.Connection.Blocked, {"reason": "what was published waits for the disk"})
             else:
                 context.send(0, commands.Connection.Unblocked)
-        if is_blocked:
-            context.wire.pause_reading(BY_BROKER)
-        else:
-            context.wire.resume_reading(BY_BROKER)
+        self._inlet.pause_by_broker(is_blocked)
 
     def _note_intake(self) -> None:
         """Report the memory of messages that are incomplete or not committed."""
         context = self._context
-        size_bytes = self._decoder.held_bytes + (0 if context is None else context.staged_bytes)
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
-
-    def _refuse_intake(self, error: HeadraceError) -> None:
-        self._end(error, None)
+        self._inlet.note(self._decoder.held_bytes + (0 if context is None else context.staged_bytes))
 
     def _drop_channel(self, channel: Channel) -> None:
         del self._channels[channel.number]

@@ -5,9 +5,8 @@ from typing import Final, final
 from headrace.clock import Clock
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
-from headrace.core.flow import Holding
 from headrace.errors import HeadraceError, ProtocolError
-from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ConnectionFacts
 from headrace.net.handler import Handler
 from headrace.protocols.amqp10 import frames
@@ -36,6 +35,7 @@ from headrace.protocols.amqp10.server import Server
 from headrace.protocols.amqp10.session import Session
 from headrace.protocols.amqp10.subscriptions import attach_receiver
 from headrace.protocols.amqp10.types import Map
+from headrace.protocols.inlet import Inlet
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
@@ -118,13 +118,12 @@ class Connection(Handler):
         self._is_opened = False
         """True once our open is sent."""
         self._is_closing = False
-        self._is_blocked = False
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._refuse_intake)
 
     # -- calls of net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
+        self._wire = self._inlet.wire = wire
 
     def feed(self, data: bytes) -> None:
         context = self._context
@@ -138,11 +137,8 @@ class Connection(Handler):
         if self._decoder.failure is not None and not self._is_checking:
             self._end(self._decoder.failure)
         self._note_intake()
-        if context is not None and context.has_published:
-            if context.broker.blocked:
-                self._on_flow(True)
-            if context.published:
-                context.charge(self._clock.monotonic_us())
+        if context is not None and context.client.published:
+            self._inlet.meter(context.client, self._clock.monotonic_us())
 
     def _take_all(self, events: list[Event]) -> None:
         for at, event in enumerate(events):
@@ -163,7 +159,7 @@ class Connection(Handler):
             return None
         return ConnectionFacts(
             protocol="AMQP 1.0",
-            user=context.account.name,
+            user=context.client.account.name,
             host=context.host.name,
             client_id=context.container_id,
             frame_max=context.frame_max,
@@ -188,7 +184,8 @@ class Connection(Handler):
         self._note_intake()
         context, self._context = self._context, None
         if context is not None:
-            context.leave()
+            context.host.containers.leave(context.container_id)
+            context.client.leave()
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -313,11 +310,20 @@ class Connection(Handler):
         account = self._account
         if account is None:
             raise ProtocolError(frames.UNAUTHORIZED, "a connection without a login is not let in")
-        context = self._context = enter(self._server, self._wire, self, account, opening)
+        context = enter(self._server, self._wire, account, opening)
+        client = context.client
+        if not client.connect(self._inlet.pause_by_broker, self._on_ended, self._on_rights):
+            limit = account.user.limits.max_connections
+            raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
+        try:
+            context.host.containers.enter(client.client_id, SOLE_CONNECTION in opening.desired)
+        except ProtocolError:
+            client.leave()
+            raise
+        self._context = context
         self._send_open()
         context.now_us = self._clock.now_us()
         self._transactions = Transactions(context)
-        context.watch(self._on_flow, self._on_dissolved, self._on_removed, self._on_rights)
         beat_ms = min(opening.idle_timeout or IDLE_TIMEOUT_MS, IDLE_TIMEOUT_MS)
         self._wire.keep_alive(beat_ms / 2000, IDLE_TIMEOUT_MS / 1000)
 
@@ -330,7 +336,7 @@ class Connection(Handler):
             raise ProtocolError(frames.FRAMING_ERROR, f"channel {begin.channel} is above the agreed {CHANNEL_MAX}")
         if begin.channel in self._sessions:
             raise ProtocolError(frames.NOT_ALLOWED, f"there is a session on channel {begin.channel} already")
-        account = self._context.account
+        account = self._context.client.account
         if not account.open_channel():
             limit = account.user.limits.max_channels
             raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} sessions it may have")
@@ -364,7 +370,7 @@ class Connection(Handler):
     def _stop(self, session: Session) -> None:
         session.is_closing = True
         session.end()
-        session.context.account.close_channel()
+        session.context.client.account.close_channel()
 
     def _close_sessions(self) -> None:
         sessions, self._sessions = self._sessions, {}
@@ -401,43 +407,19 @@ class Connection(Handler):
         self._send_raw(encode_frame(0, Close(error_for(error)).encode()))
         self._wire.close(_GOODBYE_SECONDS)
 
-    def _on_dissolved(self) -> None:
-        if self._context is not None:
-            self._end(ProtocolError(frames.CONNECTION_FORCED, f"vhost '{self._context.host.name}' is deleted"))
-
-    def _on_removed(self, why: str) -> None:
-        if self._context is not None:
-            self._end(ProtocolError(frames.CONNECTION_FORCED, why))
+    def _on_ended(self, why: str) -> None:
+        """The user or the virtual host is gone."""
+        self._end(ProtocolError(frames.CONNECTION_FORCED, why))
 
     def _on_rights(self) -> None:
         """Detach links from sources that the user may no longer read."""
         for session in list(self._sessions.values()):
             session.restrict()
 
-    def _on_flow(self, is_blocked: bool) -> None:
-        """Read nothing from publishers while the broker has more in hand than it can write."""
-        context = self._context
-        if context is None or is_blocked == self._is_blocked or (is_blocked and not context.has_published):
-            return
-        self._is_blocked = is_blocked
-        if is_blocked:
-            context.wire.pause_reading(BY_BROKER)
-        else:
-            context.wire.resume_reading(BY_BROKER)
-
     def _note_intake(self) -> None:
         """Report the memory of incomplete, uncommitted and unsettled messages."""
         context = self._context
-        size_bytes = self._decoder.held_bytes + (0 if context is None else context.held_bytes)
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
+        self._inlet.note(self._decoder.held_bytes + (0 if context is None else context.held_bytes))
 
     def _refuse_intake(self, error: HeadraceError) -> None:
         self._end(ProtocolError(frames.RESOURCE_LIMIT, str(error)))

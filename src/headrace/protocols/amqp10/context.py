@@ -1,36 +1,35 @@
-"""One connection as its sessions see it: account, rights, limits, and the queues that addresses mean to core.
+"""One connection as its sessions see it: its client, and the queues that sources and targets mean. No frames.
 
-All questions of a link to core about names and rights are here: which queue, group, mode and position a source means,
-and whether a target may be sent to. Messages and frames are not.
+core/client.py decides the group, mode and position of a reader, and whether the user may. This module makes the queues
+that sources and targets need.
 
 A subscription that outlives its link, or that several links share, is a queue named after the container and the link,
 so that the next attach finds it. Its selector is the queue's filter: unwanted messages never enter the queue.
 """
 
 import re
-import secrets
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.access import permissions
 from headrace.core.access.logins import Account
-from headrace.core.access.permissions import READ, Rights
-from headrace.core.broker import Broker
+from headrace.core.access.permissions import READ
+from headrace.core.client import Client, ConsumePlan, ConsumeRequest
 from headrace.core.queue.definition import QueueDefinition
-from headrace.core.queue.group import STREAM_MODE, mode_to_join
-from headrace.core.queue.queue import DEFAULT_GROUP, Queue
-from headrace.core.routing.address import effective_group, group_of_client, parse_address
+from headrace.core.queue.queue import Queue
+from headrace.core.routing.address import group_of_client
 from headrace.core.routing.exchange import Binding
 from headrace.core.routing.topics import key_of_filter
-from headrace.errors import AccessRefused, NotFound, PreconditionFailed, ProtocolError
+from headrace.errors import NotFound, PreconditionFailed, ProtocolError
+from headrace.model import AMQP10
 from headrace.protocols.amqp10 import frames
-from headrace.protocols.amqp10.addresses import ADDRESS, EXCHANGE, QUEUE, TOPIC, Node, Wanted, parse_node, queue_path
+from headrace.protocols.amqp10.addresses import ADDRESS, EXCHANGE, QUEUE, TOPIC, Node, has_no_local, queue_path
 from headrace.protocols.amqp10.performatives import NEVER, UNSETTLED_STATE, Open, Source
 from headrace.protocols.amqp10.server import Host, Server
 
 if TYPE_CHECKING:
     from headrace.net.connection import Wire
 
+PROTOCOL: Final = "amqp10"
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 _LEAST_IDLE_MS: Final = 200
 _TOPIC_EXCHANGE: Final = "amq.topic"
@@ -44,113 +43,37 @@ _GENERATED: Final = re.compile(r"[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F
 class Reading:
     """The queue and group that a receiver reads, and what goes with its link."""
 
-    __slots__ = (
-        "deletes_queue",
-        "forgets_group",
-        "group",
-        "is_of_stream",
-        "key_filter",
-        "mode",
-        "not_from",
-        "queue",
-        "stays",
-    )
+    __slots__ = ("deletes_queue", "not_from", "plan", "stays")
 
-    def __init__(self, queue: str, key_filter: str = "") -> None:
-        self.queue = queue
-        self.key_filter = key_filter
-        self.group = DEFAULT_GROUP
-        self.mode = 0
-        self.is_of_stream = False
-        """True if the queue is a stream. A group may still work through it as through a work queue."""
+    def __init__(self, plan: ConsumePlan) -> None:
+        self.plan = plan
         self.not_from = ""
         """The container whose own messages are not for this link; "" for none."""
-        self.forgets_group = False
-        """True if the group was made for this link alone and goes with it."""
         self.deletes_queue = False
         """True if the queue was made for this link alone and goes with it."""
         self.stays = False
         """True if that queue stays until the link is closed, not only detached."""
 
-    @property
-    def is_stream(self) -> bool:
-        return self.mode == STREAM_MODE
-
 
 @final
 class ConnectionContext:
-    """The account, rights, limits and virtual host of one connection."""
+    """An open connection, seen from its sessions."""
 
-    __slots__ = (
-        "account",
-        "container_id",
-        "frame_max",
-        "has_published",
-        "held_bytes",
-        "host",
-        "is_held",
-        "now_us",
-        "owner",
-        "published",
-        "rights",
-        "wire",
-    )
+    __slots__ = ("broker", "client", "container_id", "frame_max", "held_bytes", "host", "is_held", "now_us", "wire")
 
-    def __init__(
-        self, wire: "Wire", owner: object, host: Host, account: Account, rights: Rights, container_id: str
-    ) -> None:
+    def __init__(self, wire: "Wire", host: Host, client: Client, frame_max: int) -> None:
         self.wire = wire
-        self.owner = owner
         self.host = host
-        self.account = account
-        self.rights = rights
-        self.container_id = container_id
-        self.frame_max = frames.MIN_FRAME_SIZE
+        self.broker = host.broker
+        self.client = client
+        self.container_id = client.client_id
+        self.frame_max = frame_max
         """Largest frame that the peer takes."""
         self.now_us = 0
-        self.has_published = False
-        self.published = 0
-        """Messages since the account was last charged; counted for users with limits only."""
         self.held_bytes = 0
         """Memory of messages that are incomplete, uncommitted or not settled by their sender."""
         self.is_held = False
         """True while the peer does not keep up with our output."""
-
-    @property
-    def broker(self) -> Broker:
-        return self.host.broker
-
-    # -- coming and going --------------------------------------------------------------------------------------------
-
-    def watch(
-        self,
-        on_flow: Callable[[bool], None],
-        on_dissolved: Callable[[], None],
-        on_removed: Callable[[str], None],
-        on_rights: Callable[[], None],
-    ) -> None:
-        """Call these when publishers must wait, the virtual host or the user goes away, or rights change."""
-        self.broker.on_flow[self.owner] = on_flow
-        self.broker.on_dissolved[self.owner] = on_dissolved
-        self.account.on_removed[self.owner] = on_removed
-        self.rights.watchers[self.owner] = on_rights
-
-    def leave(self) -> None:
-        """Give up all that core holds for this connection."""
-        self.broker.on_flow.pop(self.owner, None)
-        self.broker.on_dissolved.pop(self.owner, None)
-        self.account.on_removed.pop(self.owner, None)
-        self.rights.watchers.pop(self.owner, None)
-        self.account.disconnect()
-        self.host.containers.leave(self.container_id)
-        self.broker.release_owner(self.owner)
-
-    def charge(self, now_us: int) -> None:
-        """Charge the account for published messages. A user above its limit is not read from for a while."""
-        messages, self.published = self.published, 0
-        pause_us = self.account.spend(messages, now_us)
-        if pause_us:
-            self.wire.pause_for(pause_us / 1_000_000)
 
     # -- targets -----------------------------------------------------------------------------------------------------
 
@@ -171,74 +94,51 @@ class ConnectionContext:
         return self._declare(QueueDefinition("", durable=False, exclusive=True, filter=selector))
 
     def _declare(self, definition: QueueDefinition) -> Queue:
-        self.rights.check_declare_queue(definition)
-        return self.broker.declare(definition, self.owner)
+        self.client.rights.check_declare_queue(definition)
+        return self.broker.declare(definition, self.client.owner)
 
     # -- sources -----------------------------------------------------------------------------------------------------
 
-    def resolve(self, link: str, source: Source, node: Node, wanted: Wanted) -> Reading:
-        """Find or make the queue that a source means, with its group. Raises HeadraceError kinds."""
-        reading = self._queue_of(link, source, node, wanted)
-        queue = self.broker.queue(reading.queue, self.owner)
-        reading.is_of_stream = queue.definition.is_stream
-        reading.mode = mode_to_join(queue, wanted.group, wanted.mode)
-        if wanted.group:
-            reading.group = wanted.group
-        elif reading.is_stream:
-            self._choose_group(reading, queue, wanted)
-        return reading
+    def resolve(self, link: str, source: Source, node: Node, request: ConsumeRequest) -> Reading:
+        """Find or make the queue that a source means, with its group. Raises HeadraceError kinds.
 
-    def _queue_of(self, link: str, source: Source, node: Node, wanted: Wanted) -> Reading:
-        self.check_read(node)
-        if node.kind == ADDRESS:
-            address = parse_address(node.name)
-            self.broker.addressed(address.queue, self.owner)
-            return Reading(address.queue, address.key)
+        A stream's reader that names no group has its container's. A reader with a position, or with a generated
+        container id, leaves no group behind.
+        """
+        request.own_group = group_of_client(self.container_id) or "default"
+        request.forgets_own_group = request.position is not None or _GENERATED.fullmatch(self.container_id) is not None
         if node.kind in (TOPIC, EXCHANGE):
-            return self._bound(link, source, node, wanted)
-        if node.name not in self.broker.topology.queues and "queue" in source.capabilities:
+            return self._bound(link, source, node, request)
+        if node.kind == QUEUE and node.name not in self.broker.topology.queues and "queue" in source.capabilities:
+            self.check_read(node)
             self._declare(QueueDefinition(node.name))
-        return Reading(node.name)
+        return Reading(self.client.plan(request))
+
+    def own_reading(self) -> Reading:
+        """Make a queue for one link alone, which reads it. Raises AccessRefused."""
+        queue = self.declare_own()
+        reading = Reading(self.client.plan_of(ConsumeRequest(queue.name), queue))
+        reading.deletes_queue = True
+        return reading
 
     def check_read(self, node: Node) -> None:
         """Raises AccessRefused unless the user may read from there."""
-        if node.kind in (ADDRESS, TOPIC):
-            self.rights.check_topic_subscribe(node.name, self.container_id)
+        rights = self.client.rights
+        if node.kind in (ADDRESS, QUEUE):
+            self.client.check_read(node.name, node.kind == ADDRESS)
+        elif node.kind == TOPIC:
+            rights.check_topic_subscribe(node.name, self.container_id)
         elif node.kind == EXCHANGE:
-            self.rights.check(READ, permissions.EXCHANGE, node.name)
-            self.rights.check_topic(READ, node.name, node.key or "", self.container_id)
-        elif node.kind == QUEUE:
-            self.rights.check(READ, permissions.QUEUE, node.name)
-
-    def refusal_of(self, source: Source | None) -> AccessRefused | None:
-        """Return the reason why the user may no longer read a source; None if it may."""
-        if source is None or source.dynamic:
-            return None
-        try:
-            self.check_read(parse_node(source.address, source.capabilities))
-        except AccessRefused as error:
-            return error
-        return None
-
-    def _choose_group(self, reading: Reading, queue: Queue, wanted: Wanted) -> None:
-        """Choose the group of a stream's reader that names none: its container's, or a new one if that is in use.
-
-        A reader with a position, or with a generated container id, leaves no group behind.
-        """
-        name = group_of_client(self.container_id) or "default"
-        reading.group = name
-        reading.forgets_group = wanted.position is not None or _GENERATED.fullmatch(self.container_id) is not None
-        taken = queue.groups.get(effective_group(name, reading.key_filter))
-        if taken is not None and len(taken.consumers):
-            reading.forgets_group = True
-            reading.group = f"{name}-{secrets.token_urlsafe(9)}"
+            rights.check(READ, permissions.EXCHANGE, node.name)
+            rights.check_topic(READ, node.name, node.key or "", self.container_id)
 
     # -- subscriptions -----------------------------------------------------------------------------------------------
 
-    def _bound(self, link: str, source: Source, node: Node, wanted: Wanted) -> Reading:
+    def _bound(self, link: str, source: Source, node: Node, request: ConsumeRequest) -> Reading:
         """Make the queue of a link that reads a topic or an exchange. Raises AccessRefused, NotFound."""
-        selector = wanted.selector.text if wanted.selector is not None else ""
-        wanted.selector = None  # the queue's filter does its work
+        self.check_read(node)
+        selector = request.selector.text if request.selector is not None else ""
+        request.selector = None  # the queue's filter does its work
         exchange, key = (node.name, node.key or "")
         if node.kind == TOPIC:
             exchange, key = _TOPIC_EXCHANGE, key_of_filter(node.name)
@@ -254,11 +154,11 @@ class ConnectionContext:
             queue = self._kept_queue(definition, exchange, key)
         else:
             queue = self.declare_own(selector)
-            self.broker.bind(Binding(exchange, queue.name, key), self.owner)
-        reading = Reading(queue.name)
+            self.broker.bind(Binding(exchange, queue.name, key), self.client.owner)
+        reading = Reading(self.client.plan_of(request, queue))
         reading.deletes_queue = source.lasts or not is_shared
         reading.stays = source.lasts
-        reading.not_from = self.container_id if wanted.no_local else ""
+        reading.not_from = self.container_id if has_no_local(source) else ""
         return reading
 
     def _kept_queue(self, definition: QueueDefinition, exchange: str, key: str) -> Queue:
@@ -267,8 +167,8 @@ class ConnectionContext:
         Raises PreconditionFailed if links share it that want something else.
         """
         broker = self.broker
-        self.rights.check_declare_queue(definition)
-        self.rights.check(READ, permissions.QUEUE, definition.name)
+        self.client.rights.check_declare_queue(definition)
+        self.client.rights.check(READ, permissions.QUEUE, definition.name)
         found = broker.topology.queues.get(definition.name)
         if found is not None:
             bindings = [(one.source, one.key) for one in broker.topology.exchanges.bindings_to(definition.name)]
@@ -277,9 +177,9 @@ class ConnectionContext:
                     raise PreconditionFailed(
                         f"the subscription {definition.name!r} is in use with another topic or selector"
                     )
-                broker.delete(definition.name, owner=self.owner)
+                broker.delete(definition.name, owner=self.client.owner)
         queue = broker.declare(definition)
-        broker.bind(Binding(exchange, queue.name, key), self.owner)
+        broker.bind(Binding(exchange, queue.name, key), self.client.owner)
         return queue
 
     def find_subscription(self, link: str) -> tuple[Reading, Source]:
@@ -290,9 +190,9 @@ class ConnectionContext:
         here = self.subscriptions(link)
         if not here:
             raise NotFound(f"no subscription '{link[:128]}' of the container '{self.container_id[:128]}'")
-        queue = self.broker.queue(here[0], self.owner)
-        self.rights.check(permissions.CONFIGURE, permissions.QUEUE, queue.name)
-        reading = Reading(queue.name)
+        queue = self.broker.queue(here[0], self.client.owner)
+        self.client.rights.check(permissions.CONFIGURE, permissions.QUEUE, queue.name)
+        reading = Reading(self.client.plan_of(ConsumeRequest(queue.name), queue))
         reading.deletes_queue = reading.stays = True
         source = Source(queue_path(queue.name))
         source.durable = UNSETTLED_STATE
@@ -315,8 +215,8 @@ class ConnectionContext:
         return f"{container}:{name}"[:200]
 
 
-def enter(server: Server, wire: "Wire", owner: object, account: Account, opening: Open) -> ConnectionContext:
-    """Let a client into its virtual host. Raises ProtocolError if it may not enter."""
+def enter(server: Server, wire: "Wire", account: Account, opening: Open) -> ConnectionContext:
+    """Let a client into its virtual host, without being counted as a connection yet. Raises ProtocolError."""
     if opening.max_frame_size < frames.MIN_FRAME_SIZE:
         raise ProtocolError(frames.FRAME_SIZE_TOO_SMALL, f"frames of {opening.max_frame_size} bytes are too small")
     if 0 < opening.idle_timeout < _LEAST_IDLE_MS:
@@ -330,14 +230,5 @@ def enter(server: Server, wire: "Wire", owner: object, account: Account, opening
     granted = server.access.rights(account, name)
     if granted is None:
         raise ProtocolError(frames.UNAUTHORIZED, f"user '{account.name}' may not enter vhost '{name[:64]}'")
-    if not account.connect():
-        limit = account.user.limits.max_connections
-        raise ProtocolError(frames.RESOURCE_LIMIT, f"user '{account.name}' has the {limit} connections it may have")
-    try:
-        host.containers.enter(opening.container_id, SOLE_CONNECTION in opening.desired)
-    except ProtocolError:
-        account.disconnect()
-        raise
-    context = ConnectionContext(wire, owner, host, account, granted, opening.container_id)
-    context.frame_max = min(opening.max_frame_size, frames.MAX_FRAME_SIZE)
-    return context
+    client = Client(host.broker, account, granted, opening.container_id, PROTOCOL, AMQP10)
+    return ConnectionContext(wire, host, client, min(opening.max_frame_size, frames.MAX_FRAME_SIZE))

@@ -39,7 +39,7 @@ from headrace.errors import (
 )
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10.addresses import EXCHANGE, QUEUE, parse_node
-from headrace.protocols.amqp10.context import ConnectionContext
+from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
 from headrace.protocols.amqp10.frames import RESOURCE_LIMIT, VALUE
 from headrace.protocols.amqp10.links import Incoming, IncomingLink, Origin, OutgoingLink, Sink
 from headrace.protocols.amqp10.performatives import ACCEPTED, Outcome, Rejected, Target, error_for
@@ -217,11 +217,11 @@ def answer_entity(request: Request) -> Reply:
         if operation == "CREATE":
             return _create(request)
         if operation == "READ":
-            queue = request.context.broker.queue(_name(request), request.context.owner)
+            queue = request.context.broker.queue(_name(request), request.context.client.owner)
             return Reply(OK, described_queue(request.context, queue), "OK")
         if operation == "DELETE":
-            request.context.rights.check(CONFIGURE, permissions.QUEUE, _name(request))
-            count = request.context.broker.delete(_name(request), owner=request.context.owner)
+            request.context.client.rights.check(CONFIGURE, permissions.QUEUE, _name(request))
+            count = request.context.broker.delete(_name(request), owner=request.context.client.owner)
             return Reply(NO_CONTENT, Map([("message_count", count)]), "deleted")
         if operation == "QUERY":
             return _query(request)
@@ -258,9 +258,9 @@ def _create(request: Request) -> Reply:
 
 def _declare(context: ConnectionContext, definition: QueueDefinition) -> Reply:
     broker = context.broker
-    context.rights.check_declare_queue(definition)
+    context.client.rights.check_declare_queue(definition)
     was_there = definition.name in broker.topology.queues
-    queue = broker.declare(definition, context.owner)
+    queue = broker.declare(definition, context.client.owner)
     return Reply(OK if was_there else CREATED, described_queue(context, queue), "exists" if was_there else "created")
 
 
@@ -275,7 +275,7 @@ def _query(request: Request) -> Reply:
     results: list[object] = []
     for name in sorted(context.broker.topology.queues)[offset : offset + min(count, _MAX_RESULTS)]:
         try:
-            described = described_queue(context, context.broker.queue(name, context.owner))
+            described = described_queue(context, context.broker.queue(name, context.client.owner))
         except (NotFound, Refused):
             continue  # another connection has it exclusively
         results.append([described.get(str(attribute)) for attribute in names])
@@ -303,8 +303,8 @@ def answer_path(request: Request) -> Reply:
             case ["queues", name]:
                 return _queue(request, name)
             case ["queues", name, "messages"] if request.subject == "DELETE":
-                request.context.rights.check(READ, permissions.QUEUE, name)
-                count = request.context.broker.purge(name, request.context.owner)
+                request.context.client.rights.check(READ, permissions.QUEUE, name)
+                count = request.context.broker.purge(name, request.context.client.owner)
                 return Reply(OK, Map([("message_count", ULong(count))]))
             case ["exchanges", name]:
                 return _exchange(request, name)
@@ -320,11 +320,11 @@ def answer_path(request: Request) -> Reply:
 def _queue(request: Request, name: str) -> Reply:
     context, broker = request.context, request.context.broker
     if request.subject == "GET":
-        return Reply(OK, described_queue(context, broker.queue(name, context.owner)))
+        return Reply(OK, described_queue(context, broker.queue(name, context.client.owner)))
     if request.subject == "DELETE":
-        context.rights.check(CONFIGURE, permissions.QUEUE, name)
+        context.client.rights.check(CONFIGURE, permissions.QUEUE, name)
         try:
-            count = broker.delete(name, owner=context.owner)
+            count = broker.delete(name, owner=context.client.owner)
         except NotFound:
             count = 0  # as RabbitMQ does
         return Reply(OK, Map([("message_count", ULong(count))]))
@@ -339,7 +339,7 @@ def _queue(request: Request, name: str) -> Reply:
 def _exchange(request: Request, name: str) -> Reply:
     broker = request.context.broker
     if request.subject == "DELETE":
-        request.context.rights.check(CONFIGURE, permissions.EXCHANGE, name)
+        request.context.client.rights.check(CONFIGURE, permissions.EXCHANGE, name)
         try:
             broker.delete_exchange(name)
         except NotFound:
@@ -356,7 +356,7 @@ def _exchange(request: Request, name: str) -> Reply:
         flag(body, "internal", False),
         arguments(body),
     )
-    request.context.rights.check_declare_exchange(exchange)
+    request.context.client.rights.check_declare_exchange(exchange)
     broker.declare_exchange(exchange)
     return Reply(NO_CONTENT)
 
@@ -365,8 +365,8 @@ def _bindings(request: Request, query: str) -> Reply:
     context = request.context
     if request.subject == "POST":
         binding = _binding(request.table())
-        context.rights.check_bind(binding)
-        context.broker.bind(binding, context.owner)
+        context.client.rights.check_bind(binding)
+        context.broker.bind(binding, context.client.owner)
         return Reply(NO_CONTENT)
     if request.subject != "GET":
         return _no_such_verb(request)
@@ -396,10 +396,10 @@ def _unbind(request: Request, path: str) -> Reply:
     to_exchange = "dste" in plain
     destination = plain["dste"] if to_exchange else plain["dstq"]
     context = request.context
-    context.rights.check_bind(Binding(plain["src"], destination, plain["key"], {}, to_exchange))
+    context.client.rights.check_bind(Binding(plain["src"], destination, plain["key"], {}, to_exchange))
     for binding in context.broker.topology.exchanges.bindings_to(destination, to_exchange):
         if (binding.source, binding.key, _checksum(binding)) == (plain["src"], plain["key"], plain["args"]):
-            context.broker.unbind(binding, context.owner)
+            context.broker.unbind(binding, context.client.owner)
     return Reply(NO_CONTENT)
 
 
@@ -526,14 +526,14 @@ class ManagementSink(Sink):
         node = parse_node(reply_to, [])
         exchange, topic = (node.name, node.key or "") if node.kind == EXCHANGE else ("", node.name)
         context = self._session.context
-        source = Source(topic, exchange, context.container_id, "amqp10", AMQP10)
+        source = Source(topic, exchange, context.container_id, PROTOCOL, AMQP10)
         properties, payload = split(message)
         reply = Message(source, payload, context.now_us, properties)
         if node.kind in (EXCHANGE, QUEUE):
-            context.rights.check_publish(exchange, topic, context.container_id)
+            context.client.rights.check_publish(exchange, topic, context.container_id)
             context.broker.publish(reply)
         else:
-            context.rights.check_topic_publish(topic, context.container_id)
+            context.client.rights.check_topic_publish(topic, context.container_id)
             context.broker.publish_topic(reply)
 
     def end(self) -> None:

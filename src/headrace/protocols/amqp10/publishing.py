@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message, Source
 from headrace.protocols.amqp10 import addresses, frames
 from headrace.protocols.amqp10.addresses import Node, parse_node, queue_path
-from headrace.protocols.amqp10.context import ConnectionContext
+from headrace.protocols.amqp10.context import PROTOCOL, ConnectionContext
 from headrace.protocols.amqp10.coordinator import CoordinatorSink
 from headrace.protocols.amqp10.links import Incoming, IncomingLink, Link, Sink
 from headrace.protocols.amqp10.management import ManagementSink
@@ -34,7 +34,6 @@ from headrace.protocols.amqp10.types import Map
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session
 
-PROTOCOL: Final = "amqp10"
 DEFAULT_PRIORITY: Final = 4
 _TEMPORARY_TOPICS: Final = "temporary/"
 
@@ -177,7 +176,7 @@ class Publisher(Sink):
         """Delete the link's own queue. Published messages still get to the disk."""
         if self._owns_queue:
             try:
-                self._context.broker.delete(self._node.name, owner=self._context.owner)
+                self._context.broker.delete(self._node.name, owner=self._context.client.owner)
             except (NotFound, Refused):
                 return  # deleted before, with its connection or by another client
 
@@ -189,10 +188,12 @@ class Publisher(Sink):
             error = f"there is no message format {delivery.format:#x} here"
             raise ProtocolError(frames.NOT_IMPLEMENTED, error)
         context = self._context
-        context.has_published = True
-        account = context.account
+        client = context.client
+        if not client.is_publisher:
+            client.begin_publishing()
+        account = client.account
         if account.is_metered:
-            context.published += 1
+            client.published += 1
             account.check_size(len(delivery.message))
         properties, payload = split(delivery.message)
         known = self._heads.get(properties)
@@ -201,7 +202,8 @@ class Publisher(Sink):
         route = self._fixed
         if route is None:
             route = self._route_of(known.head)
-        if route.source.exchange not in context.rights.writable or context.rights.topics or route.is_checked_always:
+        rights = client.rights
+        if route.source.exchange not in rights.writable or rights.topics or route.is_checked_always:
             self._check(route)
         expires = expires_us(known.head, context.now_us) if known.has_expiry else 0
         due = known.not_before_us(context.now_us) if known.is_for_later else 0
@@ -212,16 +214,16 @@ class Publisher(Sink):
 
     def _check(self, route: Route) -> None:
         """Raises AccessRefused unless the user may send there."""
-        context = self._context
+        client, source = self._context.client, route.source
         if route.is_topic:
-            context.rights.check_topic_publish(route.source.topic, context.container_id)
+            client.rights.check_topic_publish(source.topic, client.client_id)
         else:
-            context.rights.check_publish(route.source.exchange, route.source.topic, context.container_id)
+            client.rights.check_publish(source.exchange, source.topic, client.client_id)
 
     def _learn(self, properties: bytes) -> KnownHead:
         head = decode_head(parts(properties)[0])
         user = head.property_field(USER_ID)
-        if isinstance(user, bytes) and user and user != self._context.account.name.encode():
+        if isinstance(user, bytes) and user and user != self._context.client.account.name.encode():
             raise ProtocolError(frames.UNAUTHORIZED, "the property user-id is not the user that logged in")
         known = KnownHead(head)
         if len(properties) <= _MAX_HEAD_BYTES:

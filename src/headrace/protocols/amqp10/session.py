@@ -10,9 +10,10 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Final, final
 
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import AccessRefused, HeadraceError, ProtocolError
 from headrace.net.facts import ChannelFacts
 from headrace.protocols.amqp10 import frames
+from headrace.protocols.amqp10.addresses import parse_node
 from headrace.protocols.amqp10.codec import encode_accepted, encode_frame
 from headrace.protocols.amqp10.context import ConnectionContext
 from headrace.protocols.amqp10.frames import INCOMING_WINDOW, OUTGOING_WINDOW, ends_link_only
@@ -175,8 +176,12 @@ class Session:
         """Detach links from sources that the user may no longer read."""
         for link in self.links():
             if isinstance(link, OutgoingLink):
-                error = self.context.refusal_of(link.attach.source)
-                if error is not None:
+                source = link.attach.source
+                if source is None or source.dynamic:
+                    continue
+                try:
+                    self.context.check_read(parse_node(source.address, source.capabilities))
+                except AccessRefused as error:
                     link.detach(error)
 
     def end(self) -> None:

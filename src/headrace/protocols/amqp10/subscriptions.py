@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, final
 
 from headrace.core.broker import Broker
-from headrace.core.queue.dispatch import Consumer, Delivery, Found
+from headrace.core.queue.dispatch import Delivery, Found
 from headrace.core.queue.group import ACK, NACK, REJECT, RELEASE
 from headrace.core.queue.queue import Browser
 from headrace.core.queue.stream import StreamGroup
@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, NotFound, ProtocolError, Refused
 from headrace.model import AMQP10, Message
 from headrace.model import Source as MessageSource
 from headrace.protocols.amqp10 import addresses, frames
-from headrace.protocols.amqp10.addresses import Wanted, parse_node, queue_path, wanted_of
+from headrace.protocols.amqp10.addresses import parse_node, queue_path, request_of
 from headrace.protocols.amqp10.context import ConnectionContext, Reading
 from headrace.protocols.amqp10.links import Link, Origin, OutgoingLink
 from headrace.protocols.amqp10.management import Replies
@@ -32,6 +32,7 @@ from headrace.protocols.amqp10.performatives import (
 from headrace.protocols.amqp10.properties import from_neutral, to_neutral, translated
 from headrace.protocols.amqp10.sections import TO, Head, annotated, decode_head, joined, parts, stored, with_changes
 from headrace.protocols.amqp10.types import Map
+from headrace.selector import Selector
 
 if TYPE_CHECKING:
     from headrace.protocols.amqp10.session import Session
@@ -95,27 +96,24 @@ def _origin_of(session: "Session", attach: Attach, source: Source) -> Origin:
     """Make the origin of a link's messages. Raises HeadraceError kinds if they cannot come from there."""
     context = session.context
     if source.dynamic:
-        reading = Reading(context.declare_own().name)
-        reading.deletes_queue = True
-        source.address = queue_path(reading.queue)
-        subscription = Subscription(context, reading)
-        subscription.consume(attach, Wanted())
+        subscription = Subscription(context, context.own_reading())
+        source.address = queue_path(subscription.queue)
+        subscription.consume(attach)
         return subscription
     node = parse_node(source.address, source.capabilities)
     if node.kind in (addresses.MANAGEMENT, addresses.PATHS):
         return Replies()
     if node.kind == addresses.ANONYMOUS:
         raise ProtocolError(frames.INVALID_FIELD, f"the source of the link {attach.name[:64]!r} has no address")
-    wanted = wanted_of(attach, source)
-    source.filter = wanted.applied
-    reading = context.resolve(attach.name, source, node, wanted)
+    request = request_of(node, attach, source)
+    reading = context.resolve(attach.name, source, node, request)
     tells_route = (source.address or "").startswith("/")
-    if source.distribution_mode == _COPY and node.kind == addresses.QUEUE and not reading.is_of_stream:
-        return Browsing(context, reading.queue, tells_route, wanted)
+    queue = reading.plan.queue
+    if source.distribution_mode == _COPY and node.kind == addresses.QUEUE and not queue.definition.is_stream:
+        return Browsing(context, queue.name, tells_route, request.selector)
     subscription = Subscription(context, reading)
-    subscription.is_addressed = node.kind == addresses.ADDRESS or bool(wanted.group)
     subscription.tells_route = tells_route
-    subscription.consume(attach, wanted)
+    subscription.consume(attach)
     return subscription
 
 
@@ -128,38 +126,27 @@ class Subscription(Origin):
 
     def __init__(self, context: ConnectionContext, reading: Reading) -> None:
         self.broker = context.broker
-        self.queue = reading.queue
+        self.queue = reading.plan.queue.name
         self.consumer = None
         self._context = context
         self._reading = reading
         self._link: OutgoingLink | None = None
-        self._is_stream = reading.is_stream
-        self.is_addressed = False
-        """True for a `$queue/` address or a named group: deliveries then tell where they are from."""
+        self._is_stream = reading.plan.is_stream
+        self._is_addressed = reading.plan.is_addressed
         self.tells_route = False
         """True if annotations tell where a message was published to, as RabbitMQ's clients expect."""
         self._routed: dict[tuple[MessageSource, bytes], bytes] = {}
         """Properties with their route, by the ones without."""
 
-    def consume(self, attach: Attach, wanted: Wanted) -> None:
+    def consume(self, attach: Attach) -> None:
         """Become a consumer of the queue. Raises HeadraceError kinds."""
-        context, reading = self._context, self._reading
-        is_settled = attach.sender_settles == frames.SENDER_SETTLED
-        name = f"{context.container_id}/{attach.name}"[:255]
-        consumer = Consumer(name, self.deliver, 0, is_settled, wanted.priority, owner=context.owner)
+        client, plan = self._context.client, self._reading.plan
+        plan.request.auto_ack = attach.sender_settles == frames.SENDER_SETTLED
+        consumer = client.consumer(plan, f"{client.client_id}/{attach.name}"[:255], self.deliver)
         consumer.allowance = 0
-        consumer.exposes_offsets = self._is_stream or self.is_addressed
-        consumer.selector = wanted.selector
+        consumer.exposes_offsets = self._is_stream or self._is_addressed
         consumer.cancelled = self.cancelled
-        self.broker.consume(
-            self.queue,
-            consumer,
-            reading.group,
-            reading.key_filter,
-            reading.mode,
-            wanted.position,
-            auto_commit=wanted.auto_commit,
-        )
+        client.consume(plan, consumer)
         self.consumer = consumer
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -169,7 +156,7 @@ class Subscription(Origin):
             return
         if self._reading.not_from:
             deliveries = self._from_others(link, deliveries)
-        is_plain = not (self._is_stream or self.is_addressed)
+        is_plain = not (self._is_stream or self._is_addressed)
         messages: list[bytes] = []
         for delivery in deliveries:
             message = delivery.message
@@ -215,7 +202,7 @@ class Subscription(Origin):
         annotations.update(delivery.notes or {})
         if count or annotations:
             head = with_changes(head, count or None, annotations)
-        if self.is_addressed:
+        if self._is_addressed:
             head = self._addressed(head, delivery)
         return joined(stored(properties[0], head, footer), payload)
 
@@ -275,16 +262,13 @@ class Subscription(Origin):
         yield
 
     def end(self, is_closed: bool) -> None:
-        broker, reading = self.broker, self._reading
+        client, reading = self._context.client, self._reading
         consumer, self.consumer = self.consumer, None
         if consumer is not None:
-            group = consumer.group
-            broker.cancel(consumer)
-            if reading.forgets_group and group is not None and not group.queue.is_gone and not len(group.consumers):
-                broker.groups.delete(self.queue, group.name)
+            client.cancel(reading.plan, consumer)
         if reading.deletes_queue and (is_closed or not reading.stays):
             try:
-                broker.delete(self.queue, owner=self._context.owner)
+                client.broker.delete(self.queue, owner=client.owner)
             except (NotFound, Refused):
                 return  # deleted before, with its connection or by another client
 
@@ -299,12 +283,13 @@ class Subscription(Origin):
 class Browsing(Origin):
     """A look at a queue's messages, which takes none."""
 
-    def __init__(self, context: ConnectionContext, queue: str, tells_route: bool, wanted: Wanted) -> None:
+    def __init__(self, context: ConnectionContext, queue: str, tells_route: bool, selector: Selector | None) -> None:
         self._broker = context.broker
         self.queue = queue
         self._tells_route = tells_route
         self._link: OutgoingLink | None = None
-        self._browser: Browser = self._broker.browse(queue, self._show, wanted.selector, self._ended, context.owner)
+        owner = context.client.owner
+        self._browser: Browser = self._broker.browse(queue, self._show, selector, self._ended, owner)
 
     def open(self, link: OutgoingLink) -> None:
         self._link = link

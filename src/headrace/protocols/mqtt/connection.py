@@ -7,14 +7,14 @@ from headrace.config.settings import MqttSettings
 from headrace.core.access.logins import Account, Admit, Login
 from headrace.core.access.users import GUEST
 from headrace.core.client import Client
-from headrace.core.flow import Holding
 from headrace.core.pubsub.session import FOREVER, Envelope, Will
 from headrace.core.routing.topology import DEFAULT_HOST
 from headrace.errors import AccessRefused, HeadraceError, ProtocolError, Refused
 from headrace.model import MQTT5, Message, Source
-from headrace.net.connection import BY_BROKER, BY_INTAKE, Wire
+from headrace.net.connection import BY_BROKER, Wire
 from headrace.net.facts import ChannelFacts, ConnectionFacts
 from headrace.net.handler import Handler
+from headrace.protocols.inlet import Inlet
 from headrace.protocols.mqtt.codec import PING_RESPONSE, Decoder, encode_connack, encode_disconnect
 from headrace.protocols.mqtt.outbox import Outbox
 from headrace.protocols.mqtt.packets import (
@@ -218,7 +218,7 @@ class Connection(Handler):
         "_decoder",
         "_handshake",
         "_held",
-        "_holding",
+        "_inlet",
         "_is_ending",
         "_publisher",
         "_receiver",
@@ -239,12 +239,12 @@ class Connection(Handler):
         self._is_ending = False
         self._buffered_bytes = 0
         """Bytes that wait in front of this handler: see `buffered`."""
-        self._holding = Holding(self._pause_intake, self._refuse_intake)
+        self._inlet = Inlet(server.intake, self._refuse_intake)
 
     # -- calls from net ------------------------------------------------------------------------------------------------
 
     def opened(self, wire: Wire) -> None:
-        self._wire = wire
+        self._wire = self._inlet.wire = wire
 
     def feed(self, data: bytes) -> None:
         try:
@@ -298,15 +298,6 @@ class Connection(Handler):
         """The user or the virtual host is gone."""
         self.end(ProtocolError(ADMINISTRATIVE_ACTION, why))
 
-    def _on_flow(self, is_blocked: bool) -> None:
-        """Read nothing while the broker has more in hand than it can write."""
-        if self._wire is None:
-            return
-        if is_blocked:
-            self._wire.pause_reading(BY_BROKER)
-        else:
-            self._wire.resume_reading(BY_BROKER)
-
     # -- packets -------------------------------------------------------------------------------------------------------
 
     def _take_all(self, packets: list[Packet]) -> None:
@@ -324,9 +315,7 @@ class Connection(Handler):
             else:
                 self._take(packet, receiver)
         if self._receiver is not None and self._receiver.client.published:
-            pause_us = self._receiver.client.meter(self._server.clock.monotonic_us())
-            if pause_us:
-                self._receiver.wire.pause_for(pause_us / 1_000_000)
+            self._inlet.meter(self._receiver.client, self._server.clock.monotonic_us())
 
     def _begin(self, packet: Packet) -> None:
         """Handle CONNECT, and hold all packets behind it until the login is checked."""
@@ -353,7 +342,7 @@ class Connection(Handler):
         """Attach the session; CONNACK follows, after the commit if it promises something."""
         connect = handshake.connect
         host, client = handshake.enter(account)
-        if not client.connect(self._on_flow, self._on_ended):
+        if not client.connect(self._inlet.pause_by_broker, self._on_ended):
             raise ProtocolError(
                 QUOTA_EXCEEDED, f"user '{account.name}' has {account.connections} connections and may have no more"
             )
@@ -468,21 +457,12 @@ class Connection(Handler):
 
     def _note_intake(self) -> None:
         """Report the memory of an incomplete packet."""
-        size_bytes = 0 if self._is_ending else self._decoder.held_bytes + self._buffered_bytes
-        if size_bytes != self._holding.size_bytes:
-            self._server.intake.note(self._holding, size_bytes)
+        self._inlet.note(0 if self._is_ending else self._decoder.held_bytes + self._buffered_bytes)
 
     def _drop_intake(self) -> None:
         self._decoder.clear()
         self._buffered_bytes = 0
         self._note_intake()
-
-    def _pause_intake(self, is_paused: bool) -> None:
-        if self._wire is not None:
-            if is_paused:
-                self._wire.pause_reading(BY_INTAKE)
-            else:
-                self._wire.resume_reading(BY_INTAKE)
 
     def _refuse_intake(self, error: HeadraceError) -> None:
         self.end(ProtocolError(QUOTA_EXCEEDED, str(error)))
