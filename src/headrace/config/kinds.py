@@ -7,8 +7,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Refused
-
 MAX_NUMBER: Final = 1 << 53
 MAX_PORT: Final = 65535
 MAX_MS: Final = 1 << 52
@@ -226,14 +224,6 @@ class Duration(Kind):
 
     def plain(self, value: object) -> object:
         return self.show(value)
-
-
-def parse_duration_ms(value: object, what: str) -> int:
-    """Return the milliseconds of a duration; a bare number is seconds. Raises Refused, naming `what`."""
-    try:
-        return _milliseconds(value)
-    except Unfit as error:
-        raise Refused(f"{what} {error}, not {str(value)[:40]!r}") from error
 
 
 def _milliseconds(value: object) -> int:
