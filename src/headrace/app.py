@@ -297,7 +297,7 @@ class _Program:
     async def _enter(self, engine: Engine) -> None:
         """Serve over this engine from now on. Raises Refused when its queues cannot become as configured."""
         service = Service(engine, self._environment())
-        service.site.standing = self._membership
+        service.site.cluster = self._membership
         service.site.refused = self._listeners.refused
         self._service = service
         if self._frontend is None:

@@ -47,7 +47,7 @@ def _health(site: Site) -> list[BaseRoute]:
     """Return the checks of load balancers and supervisors; they need no login."""
 
     def facts() -> dict[str, str]:
-        return {} if site.standing is None else {"role": site.standing.role, "group": site.standing.group}
+        return {} if site.cluster is None else {"role": site.cluster.role, "group": site.cluster.group}
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "healthy", **facts()})
@@ -69,8 +69,8 @@ def _while_owner(site: Site, application: ASGIApp) -> ASGIApp:
 
         async def checked(event: Message) -> None:
             nonlocal is_shut
-            standing = site.standing
-            if event["type"] == "http.response.start" and standing is not None and not standing.may_write():
+            cluster = site.cluster
+            if event["type"] == "http.response.start" and cluster is not None and not cluster.may_write():
                 is_shut = True
                 headers = [(b"content-length", b"0"), (b"retry-after", b"1")]
                 await send({"type": "http.response.start", "status": 503, "headers": headers})

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 from headrace.admin.pages import Call, Pages
 from headrace.admin.resources import visible_connections
 from headrace.admin.sampler import queue_values
-from headrace.admin.site import MONITORING, ClusterStanding
+from headrace.admin.site import MONITORING, ClusterStatus
 from headrace.admin.slices import ordered, sliced
 from headrace.core.broker import Broker
 from headrace.core.feeds.feed import FedQueue
@@ -162,8 +162,8 @@ def _process(call: Call, page: Exposition) -> None:
         (site.clock.now_us() - site.started_us) / 1_000_000
     )
     page.gauge("headrace_ready", "Whether what is published can be stored.").add(0 if site.trouble() else 1)
-    if site.standing is not None:
-        standing_metrics(page, site.standing)
+    if site.cluster is not None:
+        cluster_metrics(page, site.cluster)
     page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())
     page.counter("process_cpu_seconds_total", "Processor time used.").add(cpu_seconds())
     page.gauge("process_open_fds", "Open files and sockets.").add(open_files())
@@ -173,11 +173,11 @@ def _process(call: Call, page: Exposition) -> None:
     )
 
 
-def standing_metrics(page: Exposition, standing: ClusterStanding) -> None:
+def cluster_metrics(page: Exposition, cluster: ClusterStatus) -> None:
     """Add the role of a node in its cluster."""
-    group = {"group": standing.group}
-    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": standing.role, **group})
-    page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(standing.epoch, group)
+    group = {"group": cluster.group}
+    page.gauge("headrace_cluster_role", "What this node is.").add(1, {"role": cluster.role, **group})
+    page.gauge("headrace_cluster_epoch", "How often the group has changed hands.").add(cluster.epoch, group)
 
 
 async def _connections(call: Call, page: Exposition) -> None:

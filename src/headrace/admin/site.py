@@ -55,7 +55,7 @@ Ports = Callable[[], Mapping[str, int]]
 """Returns the ports of all listeners by name."""
 
 
-class ClusterStanding(ABC):
+class ClusterStatus(ABC):
     """Status of the broker in its cluster."""
 
     @property
@@ -108,7 +108,7 @@ class Site:
         self.started_us = clock.now_us()
         self.reload: Reload | None = None
         """Reload of the configuration; None without one."""
-        self.standing: ClusterStanding | None = None
+        self.cluster: ClusterStatus | None = None
         """Status in a cluster; None for a single broker."""
         self.refused: Callable[[], int] = lambda: 0
         """Number of connections closed at once because there were too many."""

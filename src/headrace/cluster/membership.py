@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from headrace.admin.site import ClusterStanding
+from headrace.admin.site import ClusterStatus
 from headrace.clock import Clock
 from headrace.cluster.lease import SECRET, Node, Presence, Records, decode_presence, node_name
 from headrace.cluster.lease_keeper import LeaseKeeper, Tell
@@ -31,7 +31,7 @@ FOR_NODES: Final = "cluster"
 
 
 @final
-class Membership(ClusterStanding):
+class Membership(ClusterStatus):
     """This node in the cluster, from `start` to `stop`. `take` and `leave` do the same from the event loop."""
 
     def __init__(

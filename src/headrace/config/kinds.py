@@ -7,8 +7,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Final, final
 
-from headrace.errors import Refused
-
 MAX_NUMBER: Final = 1 << 53
 MAX_PORT: Final = 65535
 MAX_MS: Final = 1 << 52
@@ -60,9 +58,9 @@ class Kind(ABC):
         """Read the text of an environment variable, a flag or a query parameter. Raises Unfit."""
         return self.read(text)
 
-    @abstractmethod
     def schema(self) -> dict[str, object]:
-        """Return the JSON schema of the kind."""
+        """Return the JSON schema of the kind, which is a text unless it says otherwise."""
+        return {"type": "string"}
 
     def show(self, value: object) -> str:
         """Write a value as a file would; "" for none."""
@@ -83,9 +81,6 @@ class Text(Kind):
         if not isinstance(value, str):
             raise Unfit(self.expected)
         return value
-
-    def schema(self) -> dict[str, object]:
-        return {"type": "string"}
 
     def show(self, value: object) -> str:
         return str(value) or '""'
@@ -148,15 +143,19 @@ class Flag(Kind):
     noun = "true or false"
     expected = "must be true or false"
 
+    def __init__(self, ignores_case: bool = False) -> None:
+        self._ignores_case = ignores_case
+
     def read(self, value: object) -> object:
         if not isinstance(value, bool):
             raise Unfit(self.expected)
         return value
 
     def parse(self, text: str) -> object:
-        if text not in ("true", "false"):
+        word = text.lower() if self._ignores_case else text
+        if word not in ("true", "false"):
             raise Unfit(self.expected)
-        return text == "true"
+        return word == "true"
 
     def schema(self) -> dict[str, object]:
         return {"type": "boolean"}
@@ -226,14 +225,6 @@ class Duration(Kind):
 
     def plain(self, value: object) -> object:
         return self.show(value)
-
-
-def parse_duration_ms(value: object, what: str) -> int:
-    """Return the milliseconds of a duration; a bare number is seconds. Raises Refused, naming `what`."""
-    try:
-        return _milliseconds(value)
-    except Unfit as error:
-        raise Refused(f"{what} {error}, not {str(value)[:40]!r}") from error
 
 
 def _milliseconds(value: object) -> int:
@@ -346,13 +337,14 @@ class File(Kind):
 
 @final
 class Choice(Kind):
-    def __init__(self, *choices: str) -> None:
+    def __init__(self, *choices: str, expected: str = "") -> None:
         self.choices = choices
         self.noun = "one of " + ", ".join(f"`{choice}`" for choice in choices)
+        self.expected = expected or f"must be one of {', '.join(choices)}"
 
     def read(self, value: object) -> object:
         if value not in self.choices:
-            raise Unfit(f"must be one of {', '.join(self.choices)}")
+            raise Unfit(self.expected)
         return value
 
     def schema(self) -> dict[str, object]:

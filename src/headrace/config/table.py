@@ -82,12 +82,11 @@ class Table:
             if values.get(name) is None:
                 yield Fault(path, where, f"the key {name!r} is missing")
         for name, key in self.keys.items():
-            yield from self._faults(key, values.get(name), where, path, is_lenient)
+            if values.get(name) is not None:
+                yield from self._faults(key, values[name], where, path, is_lenient)
 
     def _faults(self, key: Key, value: object, where: str, path: Path, is_lenient: bool) -> Iterator[Fault]:
         kind, here = key.kind, (*path, key.name)
-        if value is None:
-            return
         if isinstance(kind, Table | Tables):
             if isinstance(value, Mapping if isinstance(kind, Table) else list):
                 yield from kind.faults(value, _inner(where, key), here, is_lenient)

@@ -76,6 +76,11 @@ class ConsumeRequest:
         self.exclusive = False
 
 
+def is_switched_on(text: str) -> bool:
+    """Return the meaning of a flag that a client has written as a text: on, unless it says no."""
+    return text.lower() not in ("false", "0", "no")
+
+
 @final
 class ConsumePlan:
     """The queue, group, mode and position that a request means."""

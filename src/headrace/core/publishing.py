@@ -49,13 +49,13 @@ class Replacement:
 
     def hold(self, batch: Batch, is_held: bool = True) -> None:
         """Stop the queues that are fed from the stream until the replacement has ended, or let them go on."""
-        tail = self._queue.tail
-        if tail is None:
+        feed = self._queue.feed
+        if feed is None:
             return
         if is_held:
-            tail.hold(batch)
+            feed.hold(batch)
         else:
-            tail.is_held = False
+            feed.is_held = False
             self._queue.grown()
 
     def add_to(self, commit: Commit) -> None:
@@ -92,8 +92,8 @@ class Replacement:
     def happened(self, batch: Batch) -> None:
         """Move readers after the commit: those that had read everything go on behind it, the others at its start."""
         self._queue.truncated(batch, self._end)
-        if self._queue.tail is not None:
-            self._queue.tail.replaced(self._end, self._new_end)
+        if self._queue.feed is not None:
+            self._queue.feed.replaced(self._end, self._new_end)
         for group in self._caught_up:
             if self._queue.groups.get(group.name) is group:
                 group.seek(batch, self._queue.log.next_offset)

@@ -142,7 +142,7 @@ def site(house: House) -> Site:
     found.clock = house.clock
     found.version = "1"
     found.started_us = 0
-    found.standing = None
+    found.cluster = None
     found.trouble = str
     found.refused = int
     found.access = _Access()

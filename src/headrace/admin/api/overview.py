@@ -82,10 +82,10 @@ def _summed(series: list[Series]) -> dict[str, list[float]]:
 
 async def cluster(call: Call) -> Response:
     """Show all nodes of all replication groups and their owners, or that the broker is alone."""
-    standing = call.site.standing
-    if standing is None:
+    status = call.site.cluster
+    if status is None:
         return answer({"role": ALONE, "owner": "", "epoch": 0, "nodes": [], "takeovers": [], "groups": []})
-    return answer(dict(await standing.status()))
+    return answer(dict(await status.status()))
 
 
 async def reload(call: Call) -> Response:

@@ -8,7 +8,7 @@ from typing import Final
 from starlette.responses import Response
 
 from headrace.admin.pages import BadRequest, Call, array, done, encode, nothing, streamed
-from headrace.admin.rabbitmq.exchanges import ExchangeBody, binding_row
+from headrace.admin.rabbitmq.exchanges import ExchangeBody
 from headrace.admin.rabbitmq.queues import QueueBody
 from headrace.admin.rabbitmq.shapes import RABBITMQ_VERSION, Row, named_host
 from headrace.admin.rabbitmq.users import Patterns, TopicPatterns, tags_of
@@ -121,24 +121,22 @@ async def _members(values: Row, brokers: Mapping[str, Broker], with_hosts: bool)
         yield part
     exchanges = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.exchanges()]
     yield b',"exchanges":'
-    async for part in array(exchanges, lambda pair: shown(pair[0], _exchange(pair[1])) if _is_kept(pair[1]) else None):
+    async for part in array(exchanges, lambda pair: shown(pair[0], pair[1].to_json()) if _is_kept(pair[1]) else None):
         yield part
     bindings = [(host, each) for host, broker in brokers.items() for each in broker.topology.exchanges.bindings()]
     yield b',"bindings":'
     async for part in array(
         bindings,
         lambda pair: (
-            shown(pair[0], _binding(*pair)) if pair[1].to_exchange or (pair[0], pair[1].destination) in kept else None
+            shown(pair[0], _binding(pair[1])) if pair[1].to_exchange or (pair[0], pair[1].destination) in kept else None
         ),
     ):
         yield part
     yield b"}"
 
 
-def _binding(host: str, binding: Binding) -> Row:
-    row = binding_row(host, binding)
-    del row["vhost"], row["properties_key"]
-    return row
+def _binding(binding: Binding) -> Row:
+    return binding.to_json()
 
 
 def _queue(queue: Queue) -> Row:
@@ -156,17 +154,6 @@ def _queue(queue: Queue) -> Row:
 
 def _is_kept(exchange: Exchange) -> bool:
     return exchange.durable and exchange.name != "" and not exchange.name.startswith(RESERVED_PREFIX)
-
-
-def _exchange(exchange: Exchange) -> Row:
-    return {
-        "name": exchange.name,
-        "type": exchange.kind,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
-    }
 
 
 # -- import

@@ -59,28 +59,15 @@ class PublishBody:
 
 def exchange_row(host: str, exchange: Exchange) -> Row:
     return {
-        "name": exchange.name,
+        **exchange.to_json(),
         "vhost": host,
-        "type": exchange.kind,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": table_to_json(exchange.arguments),
         "policy": None,
         "user_who_performed_action": "headrace",
     }
 
 
 def binding_row(host: str, binding: Binding) -> Row:
-    return {
-        "source": binding.source,
-        "vhost": host,
-        "destination": binding.destination,
-        "destination_type": "exchange" if binding.to_exchange else "queue",
-        "routing_key": binding.key,
-        "arguments": table_to_json(binding.arguments),
-        "properties_key": properties_key(binding),
-    }
+    return {**binding.to_json(), "vhost": host, "properties_key": properties_key(binding)}
 
 
 def properties_key(binding: Binding) -> str:

@@ -11,14 +11,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.admin.metrics import (
     CONTENT_TYPE,
     Exposition,
+    cluster_metrics,
     cpu_seconds,
     file_limit,
     memory_bytes,
     open_files,
-    standing_metrics,
 )
 from headrace.admin.pages import problem
-from headrace.admin.site import ClusterStanding, TakeOver
+from headrace.admin.site import ClusterStatus, TakeOver
 from headrace.admin.stack import Stack
 from headrace.cluster.forwarding.frontend import Frontend
 from headrace.cluster.forwarding.preamble import HTTP
@@ -209,18 +209,18 @@ _AWAY: Final = 503
 _CLUSTER: Final = "/api/v1/cluster"
 
 
-def speaker(frontend: Frontend, web_sockets: Mapping[str, TakeOver], standing: ClusterStanding | None) -> Stack:
-    """HTTP stack of a node that does not serve. `standing` is None until the node has joined the cluster."""
-    return Stack(FollowerPages(frontend, standing), web_sockets)
+def speaker(frontend: Frontend, web_sockets: Mapping[str, TakeOver], cluster: ClusterStatus | None) -> Stack:
+    """HTTP stack of a node that does not serve. `cluster` is None until the node has joined the cluster."""
+    return Stack(FollowerPages(frontend, cluster), web_sockets)
 
 
 @final
 class FollowerPages:
     """Answers all requests while another node serves. It has no logins, because the owner has the users."""
 
-    def __init__(self, frontend: Frontend, standing: ClusterStanding | None) -> None:
+    def __init__(self, frontend: Frontend, cluster: ClusterStatus | None) -> None:
         self._frontend = frontend
-        self._standing = standing
+        self._cluster = cluster
         self._own: dict[str, Callable[[], Response]] = {
             "/health": lambda: JSONResponse({"status": "healthy", **self._facts()}),
             "/ready": self._ready,
@@ -235,7 +235,7 @@ class FollowerPages:
         if own is not None:
             answer = own()
         elif scope["path"] == _CLUSTER:
-            answer = await self._cluster()
+            answer = await self._nodes()
         elif self._frontend.policy == FORWARD:
             answer = await self._pass_on(scope, receive, send)
         else:
@@ -261,17 +261,17 @@ class FollowerPages:
         scheme = "https" if is_tls else "http"
         return RedirectResponse(f"{scheme}://{redirect.address}{path}{'?' + query if query else ''}", _TEMPORARY)
 
-    async def _cluster(self) -> Response:
+    async def _nodes(self) -> Response:
         """Answer without a login, because only the owner can check one: nodes, addresses, releases."""
-        if self._standing is None:
+        if self._cluster is None:
             return problem(_AWAY, "unavailable", "this node has only just started", {"retry-after": "1"})
         try:
-            return JSONResponse(dict(await self._standing.status()))
+            return JSONResponse(dict(await self._cluster.status()))
         except HeadraceError as error:
             return problem(_AWAY, "unavailable", str(error), {"retry-after": "1"})
 
     def _facts(self) -> dict[str, str]:
-        return {"role": FOLLOWER, **({} if self._standing is None else {"group": self._standing.group})}
+        return {"role": FOLLOWER, **({} if self._cluster is None else {"group": self._cluster.group})}
 
     def _ready(self) -> Response:
         """A node is ready if it serves clients or forwards them."""
@@ -287,8 +287,8 @@ class FollowerPages:
         page.gauge("headrace_info", "The release that runs.").add(1, {"version": __version__})
         is_ready = self._frontend.policy == FORWARD and self._frontend.owner is not None
         page.gauge("headrace_ready", "Whether what is published can be stored.").add(int(is_ready))
-        if self._standing is not None:
-            standing_metrics(page, self._standing)
+        if self._cluster is not None:
+            cluster_metrics(page, self._cluster)
         forwarded = page.gauge("headrace_forwarded_connections", "Connections that are passed on to the owner.")
         forwarded.add(self._frontend.forwarded)
         page.gauge("process_resident_memory_bytes", "Memory in use.").add(memory_bytes())

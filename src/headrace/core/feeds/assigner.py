@@ -165,14 +165,14 @@ class Assigner:
         feed = self._feeds.get(source)
         if feed is None:
             feed = self._feeds[source] = Feed(source, self._codecs)
-            source.tail = feed
+            source.feed = feed
         return feed
 
     def _forget(self, feed: Feed) -> None:
         del self._feeds[feed.source]
         self._due.pop(feed, None)
         self._later.pop(feed, None)
-        feed.source.tail = None
+        feed.source.feed = None
 
     def _source(self, name: str) -> Queue | None:
         """The stream of this name, if it can fill queues."""

@@ -8,11 +8,10 @@ All entries are checked before any of them changes a queue.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
-from headrace.config.kinds import Choice, Duration, Factor, Flag, Kind, Name, Number, Size, Text, Texts, Unfit, shown
+from headrace.config.kinds import Choice, Duration, Factor, Flag, Name, Number, Size, Text, Texts, shown
 from headrace.config.replication import MAIN, GroupName, meant
 from headrace.config.table import Fault, Key, Table, Values
 from headrace.core.broker import Broker
@@ -33,10 +32,10 @@ from headrace.core.queue.definition import (
     REJECT_PUBLISH,
     STREAM,
     SYNC,
+    Position,
     QueueDefinition,
     Retention,
     Retry,
-    position_text,
 )
 from headrace.core.routing.address import dead_letter_queue
 from headrace.core.routing.topics import check_filter
@@ -98,25 +97,6 @@ _REPLICATION: Final = Table(
     Key("replication_factor", Number(1), 3, "Accepted without effect: the object store makes the copies."),
     Key("min_in_sync_replicas", Number(1), 2, "Accepted without effect."),
 )  # fmt: skip
-
-
-@final
-class Position(Kind):
-    """A position in a stream."""
-
-    noun = "earliest, latest, an offset or timestamp=TIME"
-
-    def read(self, value: object) -> object:
-        if isinstance(value, int | str):
-            with suppress(Refused):
-                return position_text(value)
-        raise Unfit(f"must be {self.noun}")
-
-    def schema(self) -> dict[str, object]:
-        return {"type": ["string", "integer"]}
-
-    def show(self, value: object) -> str:
-        return str(value) or '""'
 
 
 QUEUE: Final = Table(

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, final
 
-from headrace.config.kinds import parse_duration_ms
+from headrace.config.kinds import Choice, Duration, Flag, Kind, Number, Text, Unfit, shown
 from headrace.config.replication import meant
+from headrace.config.table import Fault, Key, Table
 from headrace.core.properties import frozen, table_from_json, table_to_json
 from headrace.core.routing.address import QUEUE_PREFIX
 from headrace.errors import BadExpression, PreconditionFailed, Refused
@@ -72,6 +73,25 @@ def _bad_position(value: object) -> Refused:
     return Refused(
         f"stream offset {value!r} is none of: first, last, next, a number, offset=<number>, timestamp=<unix time>"
     )
+
+
+@final
+class Position(Kind):
+    """A position in a stream; `read` returns it as `position_text` does."""
+
+    noun = "earliest, latest, an offset or timestamp=TIME"
+
+    def read(self, value: object) -> object:
+        try:
+            return position_text(value)
+        except Refused as error:
+            raise Unfit(f"must be {self.noun}") from error
+
+    def schema(self) -> dict[str, object]:
+        return {"type": ["string", "integer"]}
+
+    def show(self, value: object) -> str:
+        return str(value) or '""'
 
 
 CLASSIC: Final = "classic"
@@ -301,6 +321,30 @@ def _shown(value: object) -> str:
     return f"'{str(value).lower()}'" if isinstance(value, bool) else f"the value {value!r}"
 
 
+_TEXT: Final = Text("expected a string")
+_ARGUMENTS: Final = {
+    "kind": Key("x-queue-type", Choice(*KINDS), CLASSIC, ""),
+    "expires_ms": Key("x-expires", Number(1), 0, ""),
+    "max_length": Key("x-max-length", Number(), None, ""),
+    "max_length_bytes": Key("x-max-length-bytes", Number(), None, ""),
+    "overflow": Key("x-overflow", Choice(*OVERFLOWS), DROP_HEAD, ""),
+    "message_ttl_ms": Key("x-message-ttl", Number(), None, ""),
+    "max_priority": Key("x-max-priority", Number(0, 255), 0, ""),
+    "single_active": Key("x-single-active-consumer", Flag(), False, ""),
+    "lease_ms": Key("x-consumer-timeout", Number(1), DEFAULT_CONSUMER_TIMEOUT_MS, ""),
+    "delivery_limit": Key("x-delivery-limit", Number(-1), None, ""),
+    "dead_letter_exchange": Key("x-dead-letter-exchange", _TEXT, None, ""),
+    "dead_letter_key": Key("x-dead-letter-routing-key", _TEXT, None, ""),
+    "filter": Key("x-filter", _TEXT, "", ""),
+    "source": Key("x-source", _TEXT, "", ""),
+    "source_from": Key("x-source-from", Position(), "", ""),
+}
+"""The argument that each field is read from."""
+_ARGUMENT_TABLE: Final = Table(*_ARGUMENTS.values())
+_STREAM_TABLE: Final = Table(Key("x-max-age", Duration(), 0, ""))
+"""Arguments that only streams have; other queues ignore them."""
+
+
 def declared(
     name: str,
     durable: bool = False,
@@ -310,40 +354,44 @@ def declared(
 ) -> QueueDefinition:
     """Return the definition of a queue declared with RabbitMQ's `x-` arguments. Raises PreconditionFailed."""
     given = dict(arguments or {})
-    reader = _Arguments(name, given)
-    kind = reader.choice("x-queue-type", KINDS, CLASSIC)
+    read = _read_arguments(_ARGUMENT_TABLE, name, given)
+    fields: dict[str, Any] = {each: read[key.name] for each, key in _ARGUMENTS.items()}
+    kind: str = fields["kind"]
+    fields["delivery_limit"] = _limit(fields["delivery_limit"], kind)
     definition = QueueDefinition(
         name,
-        kind,
-        durable and kind != EPHEMERAL,
-        exclusive,
-        auto_delete,
-        expires_ms=reader.number("x-expires", least=1) or 0,
+        durable=durable and kind != EPHEMERAL,
+        exclusive=exclusive,
+        auto_delete=auto_delete,
         max_message_bytes=128 << 20,
-        max_length=reader.number("x-max-length"),
-        max_length_bytes=reader.number("x-max-length-bytes"),
-        overflow=reader.choice("x-overflow", OVERFLOWS, DROP_HEAD),
-        message_ttl_ms=reader.number("x-message-ttl"),
-        max_priority=reader.number("x-max-priority", most=255) or 0,
-        single_active=reader.flag("x-single-active-consumer"),
-        lease_ms=reader.number("x-consumer-timeout", least=1) or DEFAULT_CONSUMER_TIMEOUT_MS,
-        delivery_limit=_limit(reader.number("x-delivery-limit", least=-1), kind),
-        dead_letter_exchange=reader.text("x-dead-letter-exchange"),
-        dead_letter_key=reader.text("x-dead-letter-routing-key"),
-        filter=reader.expression("x-filter"),
-        source=reader.text("x-source") or "",
-        source_from=reader.position("x-source-from"),
         arguments=given,
+        **fields,
     )
+    if definition.filter:
+        try:
+            parse(definition.filter)
+        except BadExpression as error:
+            raise _invalid("x-filter", name, str(error)) from error
     if definition.source_from and not definition.source:
-        raise PreconditionFailed(f"invalid arg 'x-source-from' for queue '{name}': 'x-source' is missing")
+        raise _invalid("x-source-from", name, "'x-source' is missing")
     if definition.dead_letter_key is not None and definition.dead_letter_exchange is None:
-        raise PreconditionFailed(
-            f"invalid arg 'x-dead-letter-routing-key' for queue '{name}': 'x-dead-letter-exchange' is missing"
-        )
+        raise _invalid("x-dead-letter-routing-key", name, "'x-dead-letter-exchange' is missing")
     if kind == QUORUM:
         _refuse(definition, "quorum", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     return _stream(definition) if kind == STREAM else definition
+
+
+def _read_arguments(table: Table, queue: str, given: dict[str, object]) -> dict[str, Any]:
+    """Read the arguments of a table and ignore all others. Raises PreconditionFailed."""
+    try:
+        return table.read({name: given[name] for name in table.keys if name in given})
+    except Fault as fault:
+        name = str(fault.path[-1])
+        raise _invalid(name, queue, f"{fault.expected}, not {shown(given[name])}") from fault
+
+
+def _invalid(argument: str, queue: str, why: str) -> PreconditionFailed:
+    return PreconditionFailed(f"invalid arg '{argument}' for queue '{queue}': {why}")
 
 
 def _limit(limit: int | None, kind: str) -> int | None:
@@ -356,11 +404,7 @@ def _limit(limit: int | None, kind: str) -> int | None:
 def _stream(definition: QueueDefinition) -> QueueDefinition:
     _refuse(definition, "stream", durable=True, exclusive=False, auto_delete=False, max_priority=0)
     _refuse(definition, "stream", dead_letter_exchange=None, message_ttl_ms=None, delivery_limit=None, expires_ms=0)
-    age = definition.arguments.get("x-max-age")
-    try:
-        max_age_ms = parse_duration_ms(age, "x-max-age") if age is not None else 0
-    except Refused as error:
-        raise PreconditionFailed(f"invalid arg 'x-max-age' for queue '{definition.name}': {error}") from error
+    max_age_ms: int = _read_arguments(_STREAM_TABLE, definition.name, definition.arguments)["x-max-age"]
     retention = Retention(max_age_ms, definition.max_length_bytes or 0, definition.max_length or 0)
     return replace(definition, retention=retention, max_length=None, max_length_bytes=None)
 
@@ -369,60 +413,3 @@ def _refuse(definition: QueueDefinition, kind: str, **required: object) -> None:
     for name, value in required.items():
         if getattr(definition, name) != value:
             raise PreconditionFailed(f"invalid property '{name}' for {kind} queue '{definition.name}'")
-
-
-class _Arguments:
-    """A reader of `x-` arguments that reports errors."""
-
-    def __init__(self, queue: str, values: Mapping[str, object]) -> None:
-        self._queue = queue
-        self._values = values
-
-    def number(self, name: str, least: int = 0, most: int = (1 << 53)) -> int | None:
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._invalid(name, f"expected a whole number, received {value!r}")
-        if not least <= value <= most:
-            raise self._invalid(name, f"{value} is not between {least} and {most}")
-        return value
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise self._invalid(name, f"expected a string, received {value!r}")
-
-    def expression(self, name: str) -> str:
-        text = self.text(name) or ""
-        try:
-            if text:
-                parse(text)
-        except BadExpression as error:
-            raise self._invalid(name, str(error)) from error
-        return text
-
-    def position(self, name: str) -> str:
-        value = self._values.get(name)
-        try:
-            return position_text(value)
-        except Refused as error:
-            raise self._invalid(name, str(error)) from error
-
-    def flag(self, name: str) -> bool:
-        value = self._values.get(name, False)
-        if isinstance(value, bool):
-            return value
-        raise self._invalid(name, f"expected true or false, received {value!r}")
-
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value not in choices:
-            raise self._invalid(name, f"{value!r} is none of {', '.join(choices)}")
-        return value
-
-    def _invalid(self, name: str, why: str) -> PreconditionFailed:
-        return PreconditionFailed(f"invalid arg '{name}' for queue '{self._queue}': {why}")

@@ -302,8 +302,8 @@ class Queue:
         self.deliver_before_sync = not self.is_stream
         self.unsynced = self._synced_to = 0
         self._takes_bytes = self.awaited_bytes = -1
-        self.tail: Feed | None = None
-        """Set where other queues are filled from it: see assigner.py."""
+        self.feed: Feed | None = None
+        """The feed of other queues that have this one as their source; None without such queues."""
         self.had_consumers = False
         self.deleted = False
         self.is_leaving = False
@@ -482,7 +482,7 @@ class Queue:
 
     def grown(self) -> None:
         """Fill other queues from this one, if there are any."""
-        if self.tail is not None:
+        if self.feed is not None:
             self.host.grew(self)
 
     # -- reading -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Final, final
 from pamqp import base, commands
 
 from headrace.core.broker import Broker
-from headrace.core.client import ConsumePlan, ConsumeRequest
+from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
 from headrace.core.properties import Properties
 from headrace.core.queue.definition import QUORUM
 from headrace.core.queue.dispatch import UNLIMITED, Consumer, Credit, Delivery, Recipient
@@ -634,7 +634,7 @@ def _text(arguments: dict[str, object], name: str) -> str:
 def _flag(arguments: dict[str, object], name: str, default: bool) -> bool:
     value = arguments.get(name, default)
     if isinstance(value, str):
-        return value.lower() not in ("false", "0", "no")
+        return is_switched_on(value)
     if not isinstance(value, bool):
         raise PreconditionFailed(f"invalid arg '{name}': {value!r} is neither true nor false")
     return value

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final, final
 from urllib.parse import quote, unquote_to_bytes
 
-from headrace.core.client import ConsumeRequest
+from headrace.core.client import ConsumeRequest, is_switched_on
 from headrace.core.routing.address import is_address
 from headrace.errors import ProtocolError
 from headrace.protocols.amqp10.frames import INVALID_FIELD
@@ -181,7 +181,7 @@ def _text(properties: Mapping[str, object], name: str) -> str:
 def _flag(properties: Mapping[str, object], name: str) -> bool:
     value = properties.get(name, True)
     if isinstance(value, str):
-        return value.lower() not in ("false", "0", "no")
+        return is_switched_on(value)
     if not isinstance(value, bool):
         raise ProtocolError(INVALID_FIELD, f"the property {name!r} must be true or false, not {value!r}")
     return value

@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from headrace.core.client import ConsumePlan, ConsumeRequest
+from headrace.core.client import ConsumePlan, ConsumeRequest, is_switched_on
 from headrace.core.pubsub.session import AT_LEAST_ONCE, BEST_EFFORT, SHARE_PREFIX, Subscription, topics_read
 from headrace.core.queue.definition import EPHEMERAL
 from headrace.core.queue.dispatch import Delivery
@@ -227,7 +227,7 @@ def _subscription(receiver: Receiver, asked: Asked, identifier: int, user: dict[
         asked.retain_as_published,
         asked.retain_handling,
         _group(receiver, user) if is_read_address(pattern) else "",
-        user.get(AUTO_COMMIT, "true").lower() not in ("false", "0", "no"),
+        is_switched_on(user.get(AUTO_COMMIT, "true")),
     )
 
 

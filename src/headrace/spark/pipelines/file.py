@@ -12,11 +12,12 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import yaml
 from pyspark.sql import SparkSession
 
+from headrace.config.kinds import Choice, Flag, Kind, Number, Unfit
 from headrace.errors import Refused
 from headrace.spark.pipelines.archive import EVERY, MAX_BYTES, ArchiveSettings, start_archive
 from headrace.spark.pipelines.assign import MAX_BYTES as ASSIGN_BYTES
@@ -26,6 +27,7 @@ from headrace.spark.pipelines.run import DEFAULT_STATES, Progress, Tell, Watch, 
 from headrace.spark.pipelines.sql import MODES, SqlSettings, SqlSource, start_sql
 
 PipelineSettings = SqlSettings | ArchiveSettings | AssignSettings
+_FLAG: Final = Flag(ignores_case=True)
 
 
 @dataclass(frozen=True)
@@ -152,17 +154,15 @@ class Section:
             raise self.wrong("must be a text or a list of texts", name)
         return [str(each.value) for each in node.value]
 
-    def truth(self, name: str, default: bool) -> bool:
-        text = self.text(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise self.wrong(f"is {text!r}; it may be true or false", name)
-        return text == "true"
-
-    def number(self, name: str, default: int) -> int:
-        text = self.text(name, str(default))
-        if not (text.isascii() and text.isdecimal()):
-            raise self.wrong(f"is {text!r}; it must be a whole number", name)
-        return int(text)
+    def value(self, name: str, kind: Kind, default: object) -> Any:
+        """Return a text as its kind reads it. Raises Refused."""
+        if name not in self.nodes:
+            return default
+        text = self.text(name)
+        try:
+            return kind.parse(text)
+        except Unfit as error:
+            raise self.wrong(f"is {text!r}; it {error}", name) from error
 
     def mapping(self, name: str) -> Mapping[str, str]:
         """Return texts by name; empty without the key."""
@@ -173,11 +173,8 @@ class Section:
 
 
 def _pipeline(name: str, section: Section, defaults: Defaults) -> PipelineSettings:
-    kind = section.text("type", "sql")
-    reader = _READERS.get(kind)
-    if reader is None:
-        raise section.wrong(f"is {kind!r}; it may be {', '.join(_READERS)}", "type")
-    return reader(name, section, defaults)
+    kind = section.value("type", Choice(*_READERS, expected=f"may be {', '.join(_READERS)}"), "sql")
+    return _READERS[kind](name, section, defaults)
 
 
 def _endpoint(section: Section, defaults: Defaults) -> Endpoint:
@@ -196,10 +193,12 @@ def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
         "every", "once", "state", "max_messages", "replication_group",
     )  # fmt: skip
     sources = _sources(section)
-    mode = section.text("mode", "append")
-    if mode not in MODES:
-        raise section.wrong(f"is {mode!r}; it may be {', '.join(MODES)}", "mode")
-    queue, parquet, console = section.text("to", ""), section.text("parquet", ""), section.truth("console", False)
+    mode = section.value("mode", Choice(*MODES), "append")
+    queue, parquet, console = (
+        section.text("to", ""),
+        section.text("parquet", ""),
+        section.value("console", _FLAG, False),
+    )
     if sum([bool(queue), bool(parquet), console]) != 1:
         raise section.wrong("say where the rows go, once: to: QUEUE, parquet: DIRECTORY or console: true")
     return SqlSettings(
@@ -212,9 +211,9 @@ def _sql(name: str, section: Section, defaults: Defaults) -> SqlSettings:
         parquet,
         console,
         mode,
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", ""),
-        section.number("max_messages", 0),
+        section.value("max_messages", Number(), 0),
     )
 
 
@@ -242,7 +241,7 @@ def _archive(name: str, section: Section, defaults: Defaults) -> ArchiveSettings
         ",".join(section.texts("from")),
         Path(section.text("to")),
         section.text("group", "archive"),
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", EVERY),
         section.text("max_bytes", MAX_BYTES),
     )
@@ -261,7 +260,7 @@ def _assign(name: str, section: Section, defaults: Defaults) -> AssignSettings:
         filters,
         Path(section.text("state", str(defaults.states / name))),
         section.text("starting", "earliest"),
-        section.truth("once", defaults.once),
+        section.value("once", _FLAG, defaults.once),
         section.text("every", ""),
         section.text("max_bytes", ASSIGN_BYTES),
     )
