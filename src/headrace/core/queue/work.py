@@ -158,9 +158,9 @@ class WorkGroup(Group):
         one consumer takes 7 % more instructions from publish to acknowledgement.
         """
         consumer, queue, state = self.consumers.only, self.queue, self.state
-        if consumer is None or consumer.auto_ack or self.is_paused or queue.has_history:
+        if consumer is None or consumer.auto_ack or self.is_paused or queue.history is not None:
             return False
-        if self.returning or not (self.waiting.is_empty and self._is_plain()):
+        if self.returning or self.waiting.count or not self._is_plain():
             return False
         start = max(state.cursor, state.committed)
         room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
@@ -261,7 +261,7 @@ class WorkGroup(Group):
 
     def record_claims(self, batch: Batch, deliveries: list[Delivery]) -> None:
         """Store that these are claimed: at once, or later unless they are settled before."""
-        if self._unstored is not None and not self.queue.has_history:
+        if self._unstored is not None and self.queue.history is None:
             self._unstored.add(deliveries)
             return
         commit = batch.commit_for(self.queue)
@@ -678,7 +678,7 @@ class WorkGroup(Group):
     def _finish(self, batch: Batch, offset: int, message: Message, attempts: int, now_us: int) -> None:
         """Settle a message that nobody holds, as acknowledged."""
         queue = self.queue
-        if queue.has_history:
+        if queue.history is not None:
             queue.note_end(batch, self, offset, attempts, DONE, now_us)
         queue.settled(message)
         self._forget(offset)
