@@ -79,9 +79,9 @@ class UnstoredClaims:
         elif not _is_fresh(self._since_us, now_us):
             self._store_older(commit)
             self._since_us = now_us
-        count = len(self._settled)
-        if count <= _FEW_GROUPS:
-            self._store_settled(commit, count)
+        if len(self._settled) <= _FEW_GROUPS:
+            if self._settled:
+                self.store_settled(commit)
             return False
         count = 0
         for group in self._settled:

@@ -556,41 +556,46 @@ class WorkGroup(Group):
             self.note_failure(consumer, offset, 0)
             self._requeue(batch, lease, lease.attempts - 1, now_us, now_us)
 
-    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def acknowledge(self, batch: Batch, deliveries: list[Delivery], first: int, stop: int, now_us: int) -> None:
         """Store one step for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
+        consumer = deliveries[first].consumer
         if consumer.is_silent:
             self._hear(consumer)
         queue, state, committed = self.queue, self.state, self.state.committed
         is_traced = state.has_pending or self._notes is not None or self.failures is not None
-        runs: list[tuple[int, int]] = []
-        start = stop = -1
-        for delivery in deliveries:
-            offset = delivery.offset
+        is_watched = queue.is_limited or queue.history is not None
+        runs: list[tuple[int, int]] | None = None
+        """All runs but the last."""
+        start = end = -1
+        for at in range(first, stop):
+            offset = deliveries[at].offset
             lease = self.leases.end_of(consumer, offset)
             if lease is None:
                 continue
             consumer.release(offset)
-            queue.acknowledged(batch, self, lease, now_us)
+            if is_watched:
+                queue.acknowledged(batch, self, lease, now_us)
             if is_traced:
                 self._forget(offset)
-            if offset != stop:
-                if stop >= 0:
-                    runs.append((start, stop))
+            if offset != end:
+                if end >= 0:
+                    state.settle(start, end)
+                    runs = runs or []
+                    runs.append((start, end))
                 start = offset
-            stop = offset + 1
-        if stop < 0:
+            end = offset + 1
+        if end < 0:
             return
-        for first, behind in runs:
-            state.settle(first, behind)
-        state.settle(start, stop)
+        state.settle(start, end)
         cut = queue.cut(batch, self)
-        if cut and not state.settled_count and self._unstored is not None:
+        if cut and self._unstored is not None and not state.settled_count:
             self._store_later(self._unstored, committed, now_us)
             return
         commit = batch.commit_for(queue)
-        for first, behind in runs:
-            commit.ack_at(queue.log, self.name, first, behind)
-        commit.ack_at(queue.log, self.name, start, stop, cut)
+        if runs is not None:
+            for low, high in runs:
+                commit.ack_at(queue.log, self.name, low, high)
+        commit.ack_at(queue.log, self.name, start, end, cut)
 
     @property
     def unstored(self) -> int:
