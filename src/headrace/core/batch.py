@@ -35,10 +35,10 @@ class _Row:
 class Confirms:
     """The publishers that wait for a batch. One that publishes to many queues in a row is told once, not per queue."""
 
-    __slots__ = ("_behind", "_last", "_waiting", "is_awaited")
+    __slots__ = ("_behind", "_last", "is_awaited", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[Confirm | _Row] = []
+        self.waiting: list[Confirm | _Row] = []
         self._last: _Row | None = None
         """The last entry, if more publishes may be added to it."""
         self.is_awaited = False
@@ -46,12 +46,9 @@ class Confirms:
         self._behind: list[tuple[Confirms, HeadraceError | None]] = []
         """Publishers of later batches that have ended already, with the outcome."""
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
     def add(self, confirm: Confirm, is_awaited: bool = True) -> None:
         """Call `confirm` when the batch ends; `is_awaited` is True if it waits for the disk."""
-        self._waiting.append(confirm)
+        self.waiting.append(confirm)
         self._last = None
         self.is_awaited = self.is_awaited or is_awaited
 
@@ -62,12 +59,12 @@ class Confirms:
             last.count += count
         else:
             last = self._last = _Row(confirm, count)
-            self._waiting.append(last)
+            self.waiting.append(last)
         self.is_awaited = self.is_awaited or is_awaited
 
     def tell(self, error: HeadraceError | None) -> None:
         """Call and forget all of them."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         self._last = None
         self.is_awaited = False
         for each in waiting:
@@ -110,9 +107,6 @@ class Appends:
         """The size of all payloads."""
         self.deliver_before_sync = True
         """True if each queue allowed delivery before the sync when it got its first message."""
-
-    def __bool__(self) -> bool:
-        return len(self.queues) > 0
 
     def add(self, queue: "Queue", message: Message) -> None:
         if queue.is_limited:
@@ -186,6 +180,7 @@ class Batch:
         "entered",
         "failures",
         "is_barrier",
+        "is_for_memory",
         "is_promised",
         "is_rehearsal",
         "long_steps",
@@ -229,6 +224,8 @@ class Batch:
         """True if it goes through storage even when empty, because somebody waits for all before it."""
         self.is_promised = False
         """True if clients are told of a declaration, binding, deletion or purge in it."""
+        self.is_for_memory = False
+        """True if a part of it may be for queues that only memory holds."""
         self.touched: list[Queue] = []
         """Durable queues in which something was settled: their logs may have become shorter."""
         self.touched_in_memory: list[Queue] = []
@@ -253,18 +250,29 @@ class Batch:
 
     def commit_for(self, queue: "Queue") -> Commit:
         """The commit that takes the steps of this queue's groups."""
-        return self.durable if queue.durable else self.memory
+        if queue.durable:
+            return self.durable
+        self.is_for_memory = True
+        return self.memory
 
     # -- messages, added by core/queue/entry.py alone ----------------------------------------------------------------
 
     def append_published(self, queue: "Queue", message: Message) -> None:
         self.size_bytes += len(message.payload)
-        (self.published if queue.durable else self.transient).add(queue, message)
+        if queue.durable:
+            self.published.add(queue, message)
+        else:
+            self.is_for_memory = True
+            self.transient.add(queue, message)
 
     def append_all(self, queue: "Queue", messages: list[Message], size_bytes: int) -> None:
         """Add messages of a client. The list belongs to the batch from now on."""
         self.size_bytes += size_bytes
-        (self.published if queue.durable else self.transient).add_all(queue, messages, size_bytes)
+        if queue.durable:
+            self.published.add_all(queue, messages, size_bytes)
+        else:
+            self.is_for_memory = True
+            self.transient.add_all(queue, messages, size_bytes)
 
     def append_rows(self, queue: "Queue", rows: Encoded) -> None:
         """Add encoded rows of a client to a durable queue."""
@@ -273,7 +281,11 @@ class Batch:
         self.published.add_whole(queue, Append("", [], rows.payload_bytes, rows, at=queue.log))
 
     def append_moved(self, queue: "Queue", message: Message) -> None:
-        (self.moved if queue.durable else self.moved_in_memory).add(queue, message)
+        if queue.durable:
+            self.moved.add(queue, message)
+        else:
+            self.is_for_memory = True
+            self.moved_in_memory.add(queue, message)
 
     def append_copies(self, queue: "Queue", copies: Append) -> None:
         """Add copies of a stream's messages, with their origin, to a durable queue."""
@@ -288,15 +300,16 @@ class Batch:
 
     def collect_memory(self) -> tuple[Commit, list[Appends]]:
         """The commit for logs in memory with all their appends, which leave the batch."""
+        self.is_for_memory = False
         commit, self.memory = self.memory, Commit()
-        found = [appends for appends in (self.transient, self.moved_in_memory) if appends]
+        found = [appends for appends in (self.transient, self.moved_in_memory) if appends.queues]
         for appends in found:
             commit.add_all(appends.appends, appends.size_bytes)
-        if self.transient:
+        if self.transient.queues:
             self.size_bytes -= self.transient.size_bytes  # it waits for no disk
             self.transient.unstage()
             self.transient = Appends()
-        if self.moved_in_memory:
+        if self.moved_in_memory.queues:
             self.moved_in_memory = Appends()
         return commit, found
 
@@ -309,7 +322,11 @@ class Batch:
         """Note that something was settled in this queue."""
         if queue.touched != self.number:
             queue.touched = self.number
-            (self.touched if queue.durable else self.touched_in_memory).append(queue)
+            if queue.durable:
+                self.touched.append(queue)
+            else:
+                self.is_for_memory = True
+                self.touched_in_memory.append(queue)
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -320,15 +337,11 @@ class Batch:
             return True
         return self.confirms.is_awaited or bool(self.durable.puts or self.durable.drops)
 
-    @property
-    def has_messages(self) -> bool:
-        return bool(self.published or self.transient or self.moved or self.moved_in_memory)
-
     def can_wait(self, most_steps: int) -> bool:
         """True if it holds nothing but a few settlements, which nobody waits for."""
-        if self.has_messages or self.confirms or self.memory.steps or self.is_awaited or self.entered:
+        if self.published.queues or self.moved.queues or self.confirms.waiting or self.is_for_memory or self.entered:
             return False
-        return len(self.durable.steps) <= most_steps
+        return len(self.durable.steps) <= most_steps and not self.is_awaited
 
     @property
     def deliver_before_sync(self) -> bool:
@@ -342,24 +355,17 @@ class Batch:
     @property
     def is_plain(self) -> bool:
         """True if settlements need not be stored with it: it holds only messages of clients and steps of groups."""
-        if self.moved or self.moved_in_memory or self.is_barrier or self.is_promised:
+        if self.moved.queues or self.moved_in_memory.queues or self.is_barrier or self.is_promised:
             return False
         return not (self.durable.puts or self.durable.drops)
 
     @property
-    def is_for_memory(self) -> bool:
-        """True if a part of the batch is for queues that only memory holds."""
-        if self.transient or self.moved_in_memory or self.touched_in_memory:
-            return True
-        return not self.memory.is_empty
-
-    @property
     def is_empty(self) -> bool:
-        if self.has_messages or self.confirms or self.is_barrier:
+        if self.published.queues or self.moved.queues or self.confirms.waiting or self.is_barrier:
             return False
-        if self.touched or self.touched_in_memory or self.entered or self.used:
+        if self.is_for_memory or self.touched or self.entered or self.used:
             return False
-        return self.durable.is_empty and self.memory.is_empty
+        return self.durable.is_empty
 
     # -- its end -----------------------------------------------------------------------------------------------------
 
@@ -372,7 +378,7 @@ class Batch:
         """Tell the publishers how the batch ended, after those of the batch `before`, which is not durable yet."""
         if before is None:
             self.confirms.tell(error)
-        elif self.confirms:
+        elif self.confirms.waiting:
             before.confirms.tell_behind(self.confirms, error)
             self.confirms = Confirms()
             if self.ack_due_us:
@@ -388,10 +394,9 @@ class Batch:
 
     def tell_entered(self) -> None:
         """Tell the callers that wait until the messages of clients are visible."""
-        if self.entered:
-            entered, self.entered = self.entered, []
-            for tell in entered:
-                tell()
+        entered, self.entered = self.entered, []
+        for tell in entered:
+            tell()
 
     def tell_used(self) -> None:
         """Tell the callers that wait until all messages are visible."""

@@ -650,7 +650,7 @@ class Broker:
                     consumer.release(delivery.offset)
                 at = stop
                 continue
-            group.acknowledge(batch, consumer, deliveries[at:stop], now_us)
+            group.acknowledge(batch, deliveries, at, stop, now_us)
             at = stop
             if group.is_drained:
                 self._pipeline.settled()

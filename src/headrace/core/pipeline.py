@@ -31,15 +31,13 @@ class MemoryLogs:
         self.size_bytes = 0
         self._sizes: dict[Queue, int] = {}
 
-    def store(self, batch: Batch) -> list[Appends] | None:
-        """Store the part of a batch that is for memory; returns what was appended, None if nothing was stored."""
+    def store(self, batch: Batch) -> list[Appends]:
+        """Store the part of a batch that is for memory; returns what was appended."""
         touched, batch.touched_in_memory = batch.touched_in_memory, []
         for queue in touched:
             queue.touched = 0
             if not queue.deleted:
                 queue.trim(batch)
-        if not batch.is_for_memory:
-            return None
         commit, stored = batch.collect_memory()
         self._commit(commit)
         for queue in {*touched, *[queue for appends in stored for queue in appends.queues]}:
@@ -161,7 +159,7 @@ class CommitPipeline:
     def seal(self) -> None:
         """Close the open batch: later changes are stored after it, not together with it."""
         if not self.batch.is_empty:
-            self._sealed.append(self._close())
+            self._sealed.append(self._close(self._clock.now_us()))
         self.open()
 
     def drop_first(self, log: str, key: bytes) -> None:
@@ -193,7 +191,7 @@ class CommitPipeline:
         Returns False, and calls nothing, if no messages are on their way.
         """
         for batch in reversed(self._invisible()):
-            if batch.published or batch.transient:
+            if batch.published.queues or batch.transient.queues:
                 batch.entered.append(lambda: self.after_pumps(None, call))
                 return True
         return False
@@ -268,40 +266,40 @@ class CommitPipeline:
 
     def flush(self) -> None:
         """Deliver ready messages, and send the open batch unless another one is in flight."""
-        self._flush(self._clock.now_us())
-        if self._may_commit() and not self._is_idle:
+        now_us = self._clock.now_us()
+        if self._flush(now_us) and not self._is_idle:
             self.unstored.store_all(self.batch.durable)
-            self._commit(self._close())
+            self._commit(self._close(now_us))
 
     def _flush_scheduled(self) -> None:
         """Flush, but let settlements that nobody waits for stay in the batch until the next publish."""
         now_us = self._clock.now_us()
-        self._flush(now_us)
-        if self._may_commit() and not (self._is_idle or self._hold_back(now_us)):
-            self._commit(self._close())
+        if self._flush(now_us) and self._is_due(now_us):
+            self._commit(self._close(now_us))
 
-    def _hold_back(self, now_us: int) -> bool:
-        """True if the batch stays open because nobody waits for it."""
-        if self.unstored.has_overdue or self.batch.long_steps or not self.batch.can_wait(HOLD_STEPS):
+    def _is_due(self, now_us: int) -> bool:
+        """True if the open batch is to be stored now; it stays open while it is empty or nobody waits for it."""
+        if not self.batch.can_wait(HOLD_STEPS):
+            return True
+        if self._is_idle:
             return False
+        if self.unstored.has_overdue or self.batch.long_steps:
+            return True
         self.held_until_us = self.held_until_us or now_us + HOLD_US
-        return True
+        return False
 
     @property
     def _is_idle(self) -> bool:
         """True if there is nothing to store, now or later."""
-        return self.batch.is_empty and self.unstored.is_empty
+        return self.unstored.is_empty and self.batch.is_empty
 
     @property
     def _unsynced(self) -> Batch | None:
         """The last visible batch that is not durable: later publishers are told after its own."""
         return self._visible[-1] if self._visible else None
 
-    def _may_commit(self) -> bool:
-        return self._in_flight is None and not self._sealed and not self.retry_at_us
-
-    def _flush(self, now_us: int) -> None:
-        """Deliver ready messages, and send the oldest closed batch."""
+    def _flush(self, now_us: int) -> bool:
+        """Deliver ready messages, and send the oldest closed batch; returns whether the open one may follow."""
         self._scheduled = False
         if self._at_flush:
             calls, self._at_flush = self._at_flush, []
@@ -309,12 +307,13 @@ class CommitPipeline:
                 call()
         self._deliver(now_us)
         if self._in_flight is not None or now_us < self.retry_at_us:
-            return
+            return False
         self.retry_at_us = 0
         if self._sealed:
             self._commit(self._sealed.popleft())
         elif self._ended is not None:
-            self._close().refuse(NotFound("the virtual host is deleted"), self._unsynced)
+            self._close(now_us).refuse(NotFound("the virtual host is deleted"), self._unsynced)
+        return self._in_flight is None and not self._sealed and not self.retry_at_us
 
     def _deliver(self, now_us: int) -> None:
         pumps, self._pumps = self._pumps, []
@@ -329,9 +328,10 @@ class CommitPipeline:
                     self._after_pumps.append((awaited, call))
                 else:
                     call()
-        self._store_memory(self.batch)
+        if self.batch.is_for_memory:
+            self._store_memory(self.batch)
 
-    def _close(self) -> Batch:
+    def _close(self, now_us: int) -> Batch:
         if self.batch.is_for_memory:  # a transaction that became visible after the last delivery adds to it
             self._store_memory(self.batch)
         batch, self.batch = self.batch, Batch()
@@ -340,10 +340,8 @@ class CommitPipeline:
             if not queue.deleted:
                 queue.trim(batch)
         batch.touched = []
-        if not self.unstored.is_empty:
-            self.unstored.store(batch.durable, self._clock.now_us())
-            if not batch.is_plain:
-                self.unstored.store_settled(batch.durable)
+        if self.unstored.store(batch.durable, now_us) and not batch.is_plain:
+            self.unstored.store_settled(batch.durable)
         self.waiting_bytes += batch.size_bytes
         return batch
 
@@ -377,7 +375,7 @@ class CommitPipeline:
         now_us = self._clock.now_us()
         self._use(batch, now_us)
         self._deliver(now_us)
-        if self._sealed or not (self._is_idle or self._hold_back(now_us)):
+        if self._sealed or self._is_due(now_us):
             self.open()
 
     def _synced(self, batch: Batch, error: HeadraceError | None) -> None:
@@ -420,7 +418,7 @@ class CommitPipeline:
     def _stored(self, batch: Batch) -> None:
         for name in batch.durable.drops:
             self.on_dropped(name)
-        if batch.done is not None:
+        if batch.done is not None and batch.is_for_memory:
             self._store_memory(batch)
         batch.published.unstage()
         batch.tell(None, self._unsynced)
@@ -434,12 +432,15 @@ class CommitPipeline:
         """Tell queues and callers that the messages of a batch are in the logs."""
         self._appended(batch.published, now_us)
         moved = batch.moved
-        for at, queue in enumerate(moved.queues):
-            if moved.appends[at].origin is not None:
-                queue.unstaged(moved.appends[at])
-        self._appended(moved, now_us)
-        batch.tell_used()
-        batch.tell_entered()
+        if moved.queues:
+            for at, queue in enumerate(moved.queues):
+                if moved.appends[at].origin is not None:
+                    queue.unstaged(moved.appends[at])
+            self._appended(moved, now_us)
+        if batch.used:
+            batch.tell_used()
+        if batch.entered:
+            batch.tell_entered()
 
     def _appended(self, appends: Appends, now_us: int) -> None:
         """Tell the queues that their messages are in the logs."""
@@ -456,16 +457,13 @@ class CommitPipeline:
 
     def _store_memory(self, batch: Batch) -> None:
         """Store the part of a batch for queues in memory, and the dead letters that follow: no disk is waited for."""
-        stored = self.memory.store(batch)
-        if stored is None:
-            return
-        while stored is not None:
+        while batch.is_for_memory:
+            stored = self.memory.store(batch)
             now_us = self._clock.now_us()
             for appends in stored:
                 self._appended(appends, now_us)
             if stored:
                 self.open()
-            stored = self.memory.store(batch)
         self.update_flow()
 
     # -- failing -----------------------------------------------------------------------------------------------------
@@ -478,7 +476,7 @@ class CommitPipeline:
         if isinstance(error, Corrupt):
             self._cut_damage(batch)
         batch.refuse(error, self._unsynced)
-        if batch.durable.is_empty and not batch.moved:
+        if batch.durable.is_empty and not batch.moved.queues:
             batch.tell_used()
             return
         if isinstance(error, Fatal):

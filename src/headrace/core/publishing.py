@@ -272,10 +272,18 @@ class Publishing:
         return self._topology.of_topic(topic) or [self._queues.landing(topic)]
 
     def stage_all(self, queues: list[Queue], messages: list[Message], confirm: ConfirmAll | None) -> bool:
-        """Publish messages with one source, if all queues take all of them without a look at each; else do nothing."""
-        largest, size_bytes = _sizes(messages)
+        """Publish messages with one source, if all queues take all of them without a look at each; else do nothing.
+
+        Raises Refused for messages that no log can hold.
+        """
+        _check_storable(messages[0])
+        largest = size_bytes = 0
+        for message in messages:
+            size = len(message.payload)
+            size_bytes += size
+            largest = max(largest, size)
         for queue in queues:
-            if not queue.takes_all(largest):
+            if largest > queue.takes_bytes:
                 return False
         pipeline = self._pipeline
         batch = pipeline.open()
@@ -376,17 +384,6 @@ class Publishing:
             return None if is_address(source.topic) else self._pubsub.route(source.topic)
         reaches = self._topology.reaches_subscribers(source.exchange, source.topic, publish.headers, publish.extra_keys)
         return self._pubsub.route(topic_of(source)) if reaches else None
-
-
-def _sizes(messages: list[Message]) -> tuple[int, int]:
-    """The sizes of the longest payload and of all payloads. Raises Refused for messages that no log can hold."""
-    _check_storable(messages[0])
-    largest = size_bytes = 0
-    for message in messages:
-        size = len(message.payload)
-        size_bytes += size
-        largest = max(largest, size)
-    return largest, size_bytes
 
 
 def _check_storable(message: Message) -> None:

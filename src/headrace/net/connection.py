@@ -160,7 +160,8 @@ class Wire(asyncio.Protocol):
         if self.output.is_closed:
             return
         self._before.append(call)
-        self.output.begin()
+        if not self.output.is_due:
+            self.output.begin()
 
     def enclose(self, envelope: Envelope) -> None:
         """Wrap all further output into this envelope."""

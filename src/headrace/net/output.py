@@ -33,15 +33,15 @@ class Output:
             self.parts.clear()
             return
         self.size_bytes += size_bytes
-        self.begin()
+        if not self.is_due:
+            self.begin()
         if self.size_bytes > self._high_bytes:
             self._filled()
 
     def begin(self) -> None:
-        """Schedule a flush unless one is scheduled."""
-        if not self.is_due:
-            self.is_due = True
-            self._begun()
+        """Schedule a flush; `is_due` is False before."""
+        self.is_due = True
+        self._begun()
 
     def take(self) -> bytes:
         """Take all output out of the buffer."""

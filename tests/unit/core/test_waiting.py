@@ -111,7 +111,7 @@ class Listed:
     def compare(self) -> None:
         waiting, live = self.waiting, self.live
         dues = [due_us for due_us, _ in self.delayed] + list(self.kept.values())
-        assert waiting.is_empty == (not self.ready and not self.delayed and not self.kept)
+        assert (waiting.count > 0) == bool(self.ready or self.delayed or self.kept)
         assert waiting.has_ready == bool(self.ready)
         assert (waiting.has_kept, waiting.kept_count) == (bool(self.kept), len(self.kept))
         assert [waiting.is_kept(offset) for offset in range(14)] == [offset in self.kept for offset in range(14)]

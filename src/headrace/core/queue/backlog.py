@@ -80,7 +80,7 @@ class Waiting:
     Every operation takes logarithmic time.
     """
 
-    __slots__ = ("_count", "_delayed", "_kept", "_kept_until", "_levels", "_lowest", "_picked", "_retried")
+    __slots__ = ("_delayed", "_kept", "_kept_until", "_levels", "_lowest", "_picked", "_retried", "count")
 
     def __init__(self, levels: int) -> None:
         self._levels: list[list[int]] = [[] for _ in range(levels)]
@@ -93,7 +93,7 @@ class Waiting:
         """A heap of (end of the wait, offset). An entry counts only while `_kept` has the same time."""
         self._lowest: list[int] = []
         """A heap of all offsets above. Stale entries are swept out before they outnumber the others."""
-        self._count = 0
+        self.count = 0
         """Number of ready, delayed and kept offsets."""
         self._picked: dict[int, int] = {}
         """Number of stale places by offset: the message was taken out of order."""
@@ -106,11 +106,6 @@ class Waiting:
         return len(self._retried)
 
     @property
-    def is_empty(self) -> bool:
-        """True if nothing is ready, delayed or kept."""
-        return self._count == 0
-
-    @property
     def has_kept(self) -> bool:
         return len(self._kept) > 0
 
@@ -120,7 +115,7 @@ class Waiting:
 
     @property
     def has_ready(self) -> bool:
-        return self._count > 0 and any(self._levels)
+        return self.count > 0 and any(self._levels)
 
     def next_due_us(self) -> int:
         """Return when the next delayed or kept message becomes ready; 0 for never. Stale entries are dropped."""
@@ -143,7 +138,7 @@ class Waiting:
         before = len(ready)
         ready.extend(offsets)
         heapq.heapify(ready)
-        self._count += len(ready) - before
+        self.count += len(ready) - before
         self._sweep()
 
     def delay(self, offset: int, due_us: int, level: int = 0, is_retried: bool = False) -> None:
@@ -201,14 +196,14 @@ class Waiting:
                 while ready and ready[0] == stop and stop - start < most:
                     heapq.heappop(ready)
                     stop += 1
-                self._count -= stop - start
+                self.count -= stop - start
                 return range(start, stop)
         return range(0)
 
     def pick(self, offset: int) -> None:
         """Invalidate the place of a message that is taken out of order."""
         if self._kept.pop(offset, None) is not None:
-            self._count -= 1
+            self.count -= 1
             return
         self._picked[offset] = self._picked.get(offset, 0) + 1
         self._retried.discard(offset)
@@ -244,12 +239,12 @@ class Waiting:
         self._lowest.clear()
         self._picked.clear()
         self._retried.clear()
-        self._count = 0
+        self.count = 0
 
     def _note(self, offset: int) -> None:
-        self._count += 1
+        self.count += 1
         heapq.heappush(self._lowest, offset)
-        if len(self._lowest) > 2 * self._count + _SLACK:
+        if len(self._lowest) > 2 * self.count + _SLACK:
             self._sweep()
 
     def _sweep(self) -> None:

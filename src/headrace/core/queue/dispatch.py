@@ -259,13 +259,13 @@ class RoundRobin:
 
     __slots__ = (
         "_changed",
-        "_consumers",
         "_doubted",
         "_priorities",
         "_rings",
         "_silent",
         "_single",
         "exclusive",
+        "members",
         "only",
         "selective",
         "tellers",
@@ -274,8 +274,8 @@ class RoundRobin:
     def __init__(self, single: bool, changed: Callable[[], None]) -> None:
         """`changed` is called when a consumer came or went."""
         self._changed = changed
-        self._consumers: list[Consumer] = []
-        """By priority, then by age; behind the active one, where there is one."""
+        self.members: list[Consumer] = []
+        """By priority, then by age; behind the active one, where there is one. Others only read it."""
         self._rings: dict[int, deque[Consumer]] = {}
         """Members that may have room, by priority; the next to get a message first."""
         self._priorities: list[int] = []
@@ -293,15 +293,10 @@ class RoundRobin:
         """Members with a selector: they have no turns, see Selection."""
 
     def __len__(self) -> int:
-        return len(self._consumers)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(list(self._consumers))
-
-    @property
-    def members(self) -> list[Consumer]:
-        """All members, not to be changed."""
-        return self._consumers
+        return iter(list(self.members))
 
     @property
     def is_single(self) -> bool:
@@ -311,7 +306,7 @@ class RoundRobin:
     @property
     def active(self) -> Consumer | None:
         """The member that gets everything, where only one at a time does."""
-        return self._consumers[0] if self._single and self._consumers else None
+        return self.members[0] if self._single and self.members else None
 
     # -- coming and going --------------------------------------------------------------------------------------------
 
@@ -321,7 +316,7 @@ class RoundRobin:
         Raises AccessRefused when another consumer has the queue for itself, or this one wants that and cannot. Raises
         Refused for a selector where only one consumer at a time is active.
         """
-        if self._consumers and (exclusive or self.exclusive):
+        if self.members and (exclusive or self.exclusive):
             raise AccessRefused(f"consumer {consumer.name!r} cannot have the queue: it is in exclusive use")
         if consumer.selector is not None and self._single:
             raise Refused("a selector is not for queues with a single active consumer: that one gets all messages")
@@ -344,7 +339,7 @@ class RoundRobin:
         """Remove a member, if it is one: it gets nothing more."""
         if consumer.turns is not self:
             return
-        self._consumers.remove(consumer)
+        self.members.remove(consumer)
         consumer.turns = None
         self.tellers -= consumer.exposes_offsets
         if consumer.shared is not None:
@@ -356,24 +351,24 @@ class RoundRobin:
         self._wake_silent()
         if consumer.selector is not None:
             self.selective.remove(consumer)
-        elif all([other.priority != consumer.priority or other.selector for other in self._consumers]):
+        elif all([other.priority != consumer.priority or other.selector for other in self.members]):
             del self._rings[consumer.priority]
             self._priorities.remove(consumer.priority)
-        if not self._consumers:
+        if not self.members:
             self.exclusive = False
         self._members_changed()
 
     def _members_changed(self) -> None:
-        first = self._consumers[0] if len(self._consumers) == 1 else None
+        first = self.members[0] if len(self.members) == 1 else None
         self.only = first if first is not None and first.selector is None else None
         self._changed()
 
     def _insert(self, consumer: Consumer) -> None:
-        at = len(self._consumers)
+        at = len(self.members)
         least = 1 if self._single else 0
-        while at > least and self._consumers[at - 1].priority < consumer.priority:
+        while at > least and self.members[at - 1].priority < consumer.priority:
             at -= 1
-        self._consumers.insert(at, consumer)
+        self.members.insert(at, consumer)
 
     def wake(self, consumer: Consumer) -> None:
         """Put a member back into its ring: it may have room again."""
@@ -405,8 +400,8 @@ class RoundRobin:
 
     def _wake_silent(self) -> None:
         """Give silent members all their room back where all members are silent."""
-        if self._doubted and self._doubted == len(self._consumers):
-            for consumer in self._consumers:
+        if self._doubted and self._doubted == len(self.members):
+            for consumer in self.members:
                 self.wake(consumer)
 
     def _ring_of(self, consumer: Consumer) -> deque[Consumer]:
@@ -416,7 +411,7 @@ class RoundRobin:
 
     def room_of(self, consumer: Consumer) -> int:
         """Return how many messages this member should get now."""
-        if not consumer.is_silent or self._doubted == len(self._consumers):
+        if not consumer.is_silent or self._doubted == len(self.members):
             return consumer.room
         return min(consumer.room, 1 - consumer.holding)
 
@@ -481,7 +476,7 @@ class RoundRobin:
 
     def has_other(self, failed: list[Consumer]) -> bool:
         """Return whether there is a member that is none of these."""
-        return any([consumer not in failed for consumer in self._consumers])
+        return any([consumer not in failed for consumer in self.members])
 
     def has_room_but(self, failed: list[Consumer]) -> bool:
         """Return whether a member that is none of these has room."""
@@ -496,7 +491,7 @@ class RoundRobin:
 
     def _activate(self) -> Consumer | None:
         """Return the one active member; None while it must settle before another one replaces it."""
-        consumers = self._consumers
+        consumers = self.members
         if len(consumers) > 1:
             heard = [other for other in consumers[1:] if not other.is_silent] if self._doubted else consumers[1:2]
             following = heard[0] if heard else consumers[1]

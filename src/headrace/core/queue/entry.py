@@ -410,7 +410,7 @@ def accept(queue: "Queue", batch: Batch, message: Message, now_us: int) -> bool:
 
 
 def accept_all(queue: "Queue", batch: Batch, messages: list[Message], size_bytes: int) -> None:
-    """Let messages in without a look at each: `Queue.takes_all` said so. The list belongs to the batch from now on."""
+    """Let messages in without a look at each: no payload exceeds `Queue.takes_bytes`. The batch owns the list then."""
     batch.append_all(queue, messages, size_bytes)
 
 

@@ -188,8 +188,8 @@ class Group(ABC):
         """End one delivery. Raises Refused when this consumer does not hold that offset."""
 
     @abstractmethod
-    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        """Acknowledge deliveries of a consumer; deliveries that it holds no more are passed over."""
+    def acknowledge(self, batch: Batch, deliveries: list[Delivery], first: int, stop: int, now_us: int) -> None:
+        """Acknowledge a part of a list, which one consumer got; deliveries that it holds no more are passed over."""
 
     @abstractmethod
     def leave(self, batch: Batch, consumer: Consumer, now_us: int) -> None:

@@ -35,14 +35,14 @@ _SWEPT_AFTER: Final = 256
 class UnstoredClaims:
     """Recent claims and settlements in durable queues that storage does not have yet."""
 
-    __slots__ = ("_fresh", "_is_late", "_older", "_settled", "_since_us", "_swept_after")
+    __slots__ = ("_fresh", "_older", "_settled", "_since_us", "_swept_after", "has_overdue")
 
     def __init__(self) -> None:
         self._older: list[Delivery] = []
         self._fresh: list[Delivery] = []
         """Claims since `_since_us`."""
-        self._is_late = False
-        """True if the older claims are being stored and are too many for one commit."""
+        self.has_overdue = False
+        """True if the last commit had no room for all overdue claims."""
         self._since_us = 0
         self._swept_after = _SWEPT_AFTER
         self._settled: list[WorkGroup] = []
@@ -51,11 +51,6 @@ class UnstoredClaims:
     @property
     def is_empty(self) -> bool:
         return not (self._fresh or self._older or self._settled)
-
-    @property
-    def has_overdue(self) -> bool:
-        """True if the last commit had no room for all overdue claims."""
-        return self._is_late
 
     def add(self, deliveries: list[Delivery]) -> None:
         """Note new claims."""
@@ -74,27 +69,32 @@ class UnstoredClaims:
         """Note a group with settlements that is not in here yet."""
         self._settled.append(group)
 
-    def store(self, commit: Commit, now_us: int) -> None:
-        """Add claims that are old enough and still held to a commit, and settlements that are worth a step."""
-        if self._is_late:
+    def store(self, commit: Commit, now_us: int) -> bool:
+        """Add claims that are old enough and still held to a commit, and settlements that are worth a step.
+
+        Returns whether settlements are left.
+        """
+        if self.has_overdue:
             self._store_older(commit)
         elif not _is_fresh(self._since_us, now_us):
             self._store_older(commit)
             self._since_us = now_us
-        if not self.has_many_settled:
-            self.store_settled(commit)
-            return
+        if len(self._settled) <= _FEW_GROUPS:
+            if self._settled:
+                self.store_settled(commit)
+            return False
         count = 0
         for group in self._settled:
             if group.unstored < _WORTH_A_STEP and _is_fresh(group.unstored_since_us, now_us):
                 break
             count += 1
         self._store_settled(commit, count)
+        return len(self._settled) > 0
 
     def store_all(self, commit: Commit) -> None:
         """Add all claims, as far as they fit, and all settlements to a commit."""
         self._store_older(commit)
-        if not self._is_late:
+        if not self.has_overdue:
             self._store_older(commit)
         self.store_settled(commit)
 
@@ -109,11 +109,11 @@ class UnstoredClaims:
 
     def _store_older(self, commit: Commit) -> None:
         older = self._older
-        self._is_late = len(older) > _CLAIMED_AT_ONCE
-        for delivery in older[-_CLAIMED_AT_ONCE:] if self._is_late else older:
+        self.has_overdue = len(older) > _CLAIMED_AT_ONCE
+        for delivery in older[-_CLAIMED_AT_ONCE:] if self.has_overdue else older:
             if delivery.is_held:
                 store_claim(commit, delivery)
-        if self._is_late:
+        if self.has_overdue:
             del older[-_CLAIMED_AT_ONCE:]
         else:
             self._older, self._fresh = self._fresh, []

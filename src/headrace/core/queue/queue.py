@@ -237,7 +237,7 @@ class Queue:
 
     # Fields that every message reads come first: with thousands of queues they share cache lines.
     log: Log
-    _takes_bytes: int
+    takes_bytes: int
     """Size up to which messages enter the log unchecked, however many they are; -1 for none."""
     appends_number: int
     """Number of the Appends it is in: see batch.py."""
@@ -268,7 +268,8 @@ class Queue:
     browsers: tuple[Browser, ...]
     awaited_bytes: int
     """Size of the message of its source that waits for room; -1 for none."""
-    _history: History | None
+    history: History | None
+    """Set if claims and ends of its messages are recorded."""
     lease_us: int
     statistics: Statistics
     wake_us: int
@@ -301,7 +302,7 @@ class Queue:
         self.refusal = None
         self.deliver_before_sync = not self.is_stream
         self.unsynced = self._synced_to = 0
-        self._takes_bytes = self.awaited_bytes = -1
+        self.takes_bytes = self.awaited_bytes = -1
         self.feed: Feed | None = None
         """The feed of other queues that have this one as their source; None without such queues."""
         self.had_consumers = False
@@ -318,7 +319,7 @@ class Queue:
         """Messages below this offset, in a queue that keeps them, no longer count in its depth: all groups are done."""
         self.cut_below = 0
         self.disposal = Disposal(self, self.depth)
-        self._history = History(definition.name) if definition.history_ms else None
+        self.history = History(definition.name) if definition.history_ms else None
         self._prefix = f"{QUEUE_PREFIX}{definition.name}/"
         self.used_us = now_us
         self.wake_us = self.retention_at_us = 0
@@ -356,17 +357,12 @@ class Queue:
                 self._add_group(state.copy(), True)
 
     def _restore_history(self) -> None:
-        if self._history is None:
+        if self.history is None:
             return
         for name, state in self.log.groups.items():
             for offset, entry in state.pending.items():
                 if entry.consumer and not is_cursor(name):
-                    self._history.claimed(name, offset, entry.consumer, entry.due_us - self.lease_us)
-
-    @property
-    def has_history(self) -> bool:
-        """True if claims and ends of its messages are recorded."""
-        return self._history is not None
+                    self.history.claimed(name, offset, entry.consumer, entry.due_us - self.lease_us)
 
     @property
     def auto_commit_us(self) -> int:
@@ -383,8 +379,8 @@ class Queue:
         self.ack_timeout_us = definition.ack_timeout_ms * 1000
         self.lease_us = definition.lease_ms * 1000
         self.selector = parse(definition.filter) if definition.filter else None
-        if has_history != (self._history is not None):
-            self._history = History(definition.name) if has_history else None
+        if has_history != (self.history is not None):
+            self.history = History(definition.name) if has_history else None
         if is_start:
             self.groups.clear()
             self._update_groups()
@@ -404,17 +400,13 @@ class Queue:
 
     # -- entry -------------------------------------------------------------------------------------------------------
 
-    def takes_all(self, largest_bytes: int) -> bool:
-        """Return whether messages up to that size enter the log unchecked, however many they are."""
-        return largest_bytes <= self._takes_bytes
-
     def _update_entry(self) -> None:
         """Derive again which messages enter unchecked."""
         definition, kept = self.definition, self.definition.retention
         self.is_retained = self.durable and not self.is_stream and kept.has_bounds
         self.is_limited = self.depth.is_limited
         is_open = self.refusal is None and self.selector is None and not self.is_limited
-        self._takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
+        self.takes_bytes = definition.max_message_bytes if is_open and definition.message_ttl_ms is None else -1
         self.update_exit()
 
     def unstaged(self, append: Append) -> None:
@@ -677,7 +669,7 @@ class Queue:
 
     def pump(self, batch: Batch, now_us: int) -> None:
         """Deliver to all readers that have room."""
-        if self.is_gone:
+        if self.refusal is not None or self.deleted:
             return
         try:
             if self.is_overdue:
@@ -685,7 +677,7 @@ class Queue:
             for browser in self.browsers:
                 browser.pump(now_us)
             for group in self._group_list:  # a consumer may join another group while it is delivered to
-                if len(group.consumers) and (
+                if group.consumers.members and (
                     self.deliver_before_sync or not self.unsynced or group.deliver_before_sync
                 ):
                     group.pump(batch, now_us)
@@ -750,7 +742,7 @@ class Queue:
         """Count a message no longer that a group has acknowledged, and record its end."""
         if self.is_limited:
             self.depth.settled(delivery.message)
-        if self._history is not None:
+        if self.history is not None:
             self.note_end(batch, group, delivery.offset, delivery.attempts, DONE, now_us)
 
     def dead_letter(
@@ -817,12 +809,12 @@ class Queue:
 
     def note_claims(self, deliveries: list[Delivery], now_us: int) -> None:
         """Record claims, if the queue has a history."""
-        if self._history is not None:
+        if self.history is not None:
             for delivery in deliveries:
-                self._history.claimed(delivery.group.name, delivery.offset, delivery.consumer.name, now_us)
+                self.history.claimed(delivery.group.name, delivery.offset, delivery.consumer.name, now_us)
 
     def note_end(self, batch: Batch, group: Group, offset: int, attempts: int, outcome: str, now_us: int) -> None:
         """Record how a message ended in a group, if the queue has a history."""
-        if self._history is not None and not batch.is_rehearsal:
-            entry = self._history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
+        if self.history is not None and not batch.is_rehearsal:
+            entry = self.history.end(group.name, offset, self.message(offset), attempts, outcome, now_us)
             accept_moved(self.host.history_of(batch, self), batch, entry, now_us)

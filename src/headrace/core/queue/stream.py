@@ -228,10 +228,10 @@ class StreamGroup(Group):
         else:
             self._commit_later(now_us)  # only a seek reads it again, so it is done even if it failed
 
-    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
-        held = self._held
-        for delivery in deliveries:
-            offset = delivery.offset
+    def acknowledge(self, batch: Batch, deliveries: list[Delivery], first: int, stop: int, now_us: int) -> None:
+        held, consumer = self._held, deliveries[first].consumer
+        for at in range(first, stop):
+            offset = deliveries[at].offset
             if held.get(offset) is consumer:
                 del held[offset]
                 consumer.release(offset)

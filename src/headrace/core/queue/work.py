@@ -158,9 +158,9 @@ class WorkGroup(Group):
         one consumer takes 7 % more instructions from publish to acknowledgement.
         """
         consumer, queue, state = self.consumers.only, self.queue, self.state
-        if consumer is None or consumer.auto_ack or self.is_paused or queue.has_history:
+        if consumer is None or consumer.auto_ack or self.is_paused or queue.history is not None:
             return False
-        if self.returning or not (self.waiting.is_empty and self._is_plain()):
+        if self.returning or self.waiting.count or not self._is_plain():
             return False
         start = max(state.cursor, state.committed)
         room = min(min(consumer.room, self.max_pending - len(self.leases)), DEALT_AT_ONCE)  # of three: 0.1 us more
@@ -261,7 +261,7 @@ class WorkGroup(Group):
 
     def record_claims(self, batch: Batch, deliveries: list[Delivery]) -> None:
         """Store that these are claimed: at once, or later unless they are settled before."""
-        if self._unstored is not None and not self.queue.has_history:
+        if self._unstored is not None and self.queue.history is None:
             self._unstored.add(deliveries)
             return
         commit = batch.commit_for(self.queue)
@@ -535,41 +535,46 @@ class WorkGroup(Group):
             self.note_failure(consumer, offset, 0)
             self._requeue(batch, lease, lease.attempts - 1, now_us, now_us)
 
-    def acknowledge(self, batch: Batch, consumer: Consumer, deliveries: list[Delivery], now_us: int) -> None:
+    def acknowledge(self, batch: Batch, deliveries: list[Delivery], first: int, stop: int, now_us: int) -> None:
         """Store one step for each run of neighbours: 0.2 us a message instead of 0.9 one by one."""
+        consumer = deliveries[first].consumer
         if consumer.is_silent:
             self._hear(consumer)
         queue, state, committed = self.queue, self.state, self.state.committed
         is_traced = state.has_pending or self._notes is not None or self.failures is not None
-        runs: list[tuple[int, int]] = []
-        start = stop = -1
-        for delivery in deliveries:
-            offset = delivery.offset
+        is_watched = queue.is_limited or queue.history is not None
+        runs: list[tuple[int, int]] | None = None
+        """All runs but the last."""
+        start = end = -1
+        for at in range(first, stop):
+            offset = deliveries[at].offset
             lease = self.leases.end_of(consumer, offset)
             if lease is None:
                 continue
             consumer.release(offset)
-            queue.acknowledged(batch, self, lease, now_us)
+            if is_watched:
+                queue.acknowledged(batch, self, lease, now_us)
             if is_traced:
                 self._forget(offset)
-            if offset != stop:
-                if stop >= 0:
-                    runs.append((start, stop))
+            if offset != end:
+                if end >= 0:
+                    state.settle(start, end)
+                    runs = runs or []
+                    runs.append((start, end))
                 start = offset
-            stop = offset + 1
-        if stop < 0:
+            end = offset + 1
+        if end < 0:
             return
-        for first, behind in runs:
-            state.settle(first, behind)
-        state.settle(start, stop)
+        state.settle(start, end)
         cut = queue.cut(batch, self)
-        if cut and not state.settled_count and self._unstored is not None:
+        if cut and self._unstored is not None and not state.settled_count:
             self._store_later(self._unstored, committed, now_us)
             return
         commit = batch.commit_for(queue)
-        for first, behind in runs:
-            commit.ack_at(queue.log, self.name, first, behind)
-        commit.ack_at(queue.log, self.name, start, stop, cut)
+        if runs is not None:
+            for low, high in runs:
+                commit.ack_at(queue.log, self.name, low, high)
+        commit.ack_at(queue.log, self.name, start, end, cut)
 
     @property
     def unstored(self) -> int:
@@ -657,7 +662,7 @@ class WorkGroup(Group):
     def _finish(self, batch: Batch, offset: int, message: Message, attempts: int, now_us: int) -> None:
         """Settle a message that nobody holds, as acknowledged."""
         queue = self.queue
-        if queue.has_history:
+        if queue.history is not None:
             queue.note_end(batch, self, offset, attempts, DONE, now_us)
         queue.settled(message)
         self._forget(offset)

@@ -12,7 +12,6 @@ from headrace.storage.local.block import Block
 from headrace.storage.local.encoding import encode_block, write_run
 from headrace.storage.local.journal import Position
 from headrace.storage.local.log import LocalGroup, LocalLog
-from headrace.storage.local.record import encoded_length
 from headrace.storage.local.staging import EncodedBlock, EncodedRows
 
 Cut = tuple[LocalLog, int]
@@ -116,11 +115,6 @@ class Batch:
     def refuse(self, refusal: HeadraceError) -> None:
         self.state = REFUSED
         self.refusal = refusal
-
-    @property
-    def length(self) -> int:
-        """The bytes of its record."""
-        return encoded_length(self.operations, self.runs, self.blocks)
 
     def encode(self) -> None:
         """Make blocks of the messages, those of each log next to each other. Raises Refused."""

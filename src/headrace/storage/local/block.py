@@ -124,13 +124,15 @@ class Layout:
         self.at_expires = n * 8
         self.at_not_before = self.at_expires + (n * 8 if columns & EXPIRES else 0)
         self.at_source_index = self.at_not_before + (n * 8 if columns & NOT_BEFORE else 0)
-        self.at_properties_at = self.at_source_index + (_aligned(n * 4) if columns & SOURCE_INDEX else 0)
-        self.at_payload_at = self.at_properties_at + (_aligned(n * 4 + 4) if columns & PROPERTIES else 0)
-        self.at_priority = self.at_payload_at + _aligned(n * 4 + 4)
-        self.at_source_table = self.at_priority + (_aligned(n) if columns & PRIORITY else 0)
-        self.at_properties = self.at_source_table + _aligned(table)
-        self.at_payloads = self.at_properties + _aligned(properties)
-        if n == 0 or self.at_payloads + _aligned(payloads) != length:
+        # The next column starts at a multiple of 8: n + 7 & ~7.
+        bounds_bytes = n * 4 + 11 & ~7
+        self.at_properties_at = self.at_source_index + (n * 4 + 7 & ~7 if columns & SOURCE_INDEX else 0)
+        self.at_payload_at = self.at_properties_at + (bounds_bytes if columns & PROPERTIES else 0)
+        self.at_priority = self.at_payload_at + bounds_bytes
+        self.at_source_table = self.at_priority + (n + 7 & ~7 if columns & PRIORITY else 0)
+        self.at_properties = self.at_source_table + (table + 7 & ~7)
+        self.at_payloads = self.at_properties + (properties + 7 & ~7)
+        if n == 0 or self.at_payloads + (payloads + 7 & ~7) != length:
             raise Refused(f"the columns of a block of {n} messages do not add up to its {length} bytes")
 
     @property
@@ -148,20 +150,19 @@ class Layout:
 class Block(Layout):
     """A run of messages with consecutive offsets, encoded."""
 
-    __slots__ = ("_payload_at", "_properties_at", "_sources", "body")
+    __slots__ = ("_payload_at", "_properties_at", "_sources", "body", "length")
 
-    def __init__(self, header: bytes, body: bytes) -> None:
+    def __init__(self, header: bytes, body: bytes, sources: list[Source] | None = None) -> None:
         """Raises Refused when the lengths in the header do not add up to the body."""
         super().__init__(header, len(body))
         self.body = body
-        self._sources: list[Source] | None = None
+        self.length = HEADER_BYTES + len(body)
+        """Stored bytes, header included."""
+        self._sources = sources
+        """Known for a new block, which is often read soon: decoding one for each message took a third of a message's
+        time with 4,096 routing keys."""
         self._payload_at: array[int] | None = None
         self._properties_at: array[int] | None = None
-
-    @property
-    def length(self) -> int:
-        """Stored bytes, header included."""
-        return HEADER_BYTES + len(self.body)
 
     @property
     def row_bytes(self) -> int:
@@ -179,13 +180,6 @@ class Block(Layout):
             table = self.body[self.at_source_table : self.at_source_table + self.source_bytes]
             self._sources = decode_sources(table, self.source_count)
         return self._sources
-
-    def know_sources(self, sources: list[Source]) -> None:
-        """Remember the sources of a new block, in order: it is often read soon after.
-
-        Decoding one for each message took a third of a message's time with 4,096 routing keys.
-        """
-        self._sources = sources
 
     def timestamps(self) -> "array[int]":
         """The time of each message, in microseconds."""
@@ -245,11 +239,11 @@ class Block(Layout):
         return array("i", self.body[column + start * 4 : column + stop * 4])
 
 
-def seal_block(fields: tuple[int, ...], body: bytes) -> Block:
-    """Make a block of a body and the fields of its header from the version on."""
+def seal_block(fields: tuple[int, ...], body: bytes, sources: list[Source] | None = None) -> Block:
+    """Make a block of a body and the fields of its header from the version on; `sources` are those of its table."""
     checked = _CHECKED.pack(*fields)
     crc = crc32(body, crc32(checked))
-    return Block(MAGIC + crc.to_bytes(4, "little") + checked, body)
+    return Block(MAGIC + crc.to_bytes(4, "little") + checked, body, sources)
 
 
 @final
@@ -314,16 +308,6 @@ def _verify(header: bytes, found: int, crc: int, file: str, position: int) -> No
         raise Corrupt(file, position, f"the block's checksum is {crc:08x}, {expected:08x} was written")
 
 
-def add_column(parts: list[bytes], column: bytes) -> None:
-    """Append a column, padded so that the next is aligned."""
-    parts.append(column)
-    parts.append(PAD[len(column) % 8])
-
-
-def _aligned(length: int) -> int:
-    return (length + 7) & ~7
-
-
 @final
 class Columns:
     """The columns of a block as bytes; b"" for absent ones. Times are microseconds."""
@@ -382,7 +366,7 @@ def assemble_block(count: int, time_us: int, sources: Sequence[Source], columns:
     for flag, column in present:
         if column:
             flags |= flag
-            add_column(parts, column)
+            parts += (column, PAD[len(column) % 8])
     body = b"".join(parts)
     fields = (
         VERSION, flags, len(body), count, len(sources), base, first_us, last_us, len(table), len(columns.properties),

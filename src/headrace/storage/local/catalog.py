@@ -9,7 +9,7 @@ from typing import final
 
 from librt.strings import BytesWriter
 
-from headrace.storage.api import Append, Commit, Log, check_name, check_step
+from headrace.storage.api import Commit, Log, check_name, check_step
 from headrace.storage.group_state import CREATED, DELETED, GroupState, Transition
 from headrace.storage.local.batch import Batch, Change, Cut
 from headrace.storage.local.checkpoint import GROUPS, LogEntry
@@ -85,7 +85,13 @@ class Catalog:
 
         Returns the group of each step, None for those that come or go with the batch. Raises Refused or Corrupt.
         """
-        batch.targets = batch.logs = [self._log_of(append) for append in batch.appends]
+        logs: list[LocalLog] = []
+        for append in batch.appends:
+            log = self._at_hand(append.at) or self._staging(append.log)
+            if log.damage is not None or log.id == 0:
+                _check_log(log)
+            logs.append(log)
+        batch.targets = batch.logs = logs
         return self._groups_of(batch.steps) if batch.steps else []
 
     def stage(self, batch: Batch, groups: list[LocalGroup | None], seq: int) -> None:
@@ -271,12 +277,16 @@ class Catalog:
         """True for groups that exist after the steps so far, if one of these created or deleted them."""
         is_quiet = not (self._staged_drops or self._staged_groups)
         for step in steps:
+            log = self._at_hand(step.at) or self._staging(step.log)
+            if log.damage is not None or log.id == 0:
+                _check_log(log)
+            group = log.last_group
             if is_quiet and not changing and step.kind not in (CREATED, DELETED):
-                known = self._usual_group(step)
-                if known is not None:
-                    found.append(known)
+                if group is None or group.state.name != step.group:
+                    group = log.last_group = self._staged_group(log, step.group)
+                if group is not None:
+                    found.append(group)
                     continue
-            log = self._undamaged(self._at_hand(step.at) or self._staging(step.log))
             group = self._staged_group(log, step.group)
             exists = group is not None
             if changing or step.kind in (CREATED, DELETED):
@@ -291,26 +301,6 @@ class Catalog:
             found.append(group)
         return found
 
-    def _usual_group(self, step: Transition) -> LocalGroup | None:
-        """The group of a step in the usual case: no group comes or goes and nothing is damaged."""
-        log = self._at_hand(step.at)
-        if log is None:
-            log = self.logs.get(step.log)
-        if log is None or log.damage is not None:
-            return None
-        group = log.last_group
-        if group is not None and group.state.name == step.group:
-            return group
-        if log.groups_by_name is None:
-            return None
-        group = log.last_group = log.groups_by_name.get(step.group)
-        return group
-
-    def _log_of(self, append: Append) -> LocalLog:
-        """The log of an append. Raises Corrupt when it is damaged."""
-        log = self._at_hand(append.at)
-        return self._undamaged(log if log is not None else self._staging(append.log))
-
     def _staging(self, name: str) -> LocalLog:
         """The log of that name as the next batch finds it."""
         if self._staged_drops:
@@ -322,14 +312,6 @@ class Catalog:
     def _at_hand(self, log: Log | None) -> LocalLog | None:
         """The log that a commit brings along, unless it is dropped or may be by a batch on its way."""
         return log if isinstance(log, LocalLog) and not (log.dropped or self._staged_drops) else None
-
-    def _undamaged(self, log: LocalLog) -> LocalLog:
-        """The same log. Raises Corrupt when it is damaged, and Refused when its name is not valid."""
-        if log.damage is not None:
-            raise log.damage
-        if log.id == 0:
-            check_name("log", log.name)
-        return log
 
     def _create(self, log: LocalLog, batch: Batch, operations: BytesWriter) -> None:
         log.id = self._new_id()
@@ -445,3 +427,11 @@ class Catalog:
         self.forget_dirty(group)
         if group.is_shared:
             self.table(GROUPS).put(group_key(group.id), None)
+
+
+def _check_log(log: LocalLog) -> None:
+    """Raises Corrupt when a log is damaged, and Refused when it is new and its name is not valid."""
+    if log.damage is not None:
+        raise log.damage
+    if log.id == 0:
+        check_name("log", log.name)

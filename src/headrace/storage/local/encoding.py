@@ -21,7 +21,6 @@ from headrace.storage.local.block import (
     SOURCE_INDEX,
     VERSION,
     Block,
-    add_column,
     encode_sources,
     seal_block,
 )
@@ -77,30 +76,29 @@ def encode_block(base: int, messages: list[Message]) -> Block:
 
 def _encode_block(base: int, messages: list[Message]) -> Block:
     # One pass per column: compiled code writes a number in 20 instructions; struct takes 150.
-    times, max_time_us = _encode_timestamps(messages)
+    times, max_time_us, is_plain = _encode_timestamps(messages)
     parts: list[bytes] = [times]
     columns = 0
-    is_plain = _are_plain(messages)
     if not is_plain:
         columns = _encode_times(messages, parts)
     sources, source_index = _encode_source_index(messages)
     if source_index:
         columns |= SOURCE_INDEX
-        add_column(parts, source_index)
+        parts += (source_index, PAD[len(source_index) % 8])
     properties = [message.properties for message in messages]
     properties_bytes = 0
     if any(properties):
         columns |= PROPERTIES
         properties_at, properties_bytes = _encode_bounds(properties)
-        add_column(parts, properties_at)
+        parts += (properties_at, PAD[len(properties_at) % 8])
     payloads = [message.payload for message in messages]
     payload_at, payload_bytes = _encode_bounds(payloads)
-    add_column(parts, payload_at)
+    parts += (payload_at, PAD[len(payload_at) % 8])
     if not is_plain and any([message.priority for message in messages]):
         columns |= PRIORITY
-        add_column(parts, bytes([message.priority for message in messages]))
+        parts += (bytes([message.priority for message in messages]), PAD[len(messages) % 8])
     source_table = encode_sources(sources)
-    add_column(parts, source_table)
+    parts += (source_table, PAD[len(source_table) % 8])
     if properties_bytes:
         parts += properties
         parts.append(PAD[properties_bytes % 8])
@@ -111,29 +109,22 @@ def _encode_block(base: int, messages: list[Message]) -> Block:
         VERSION, columns, len(body), len(messages), len(sources), base, messages[0].timestamp_us, max_time_us,
         len(source_table), properties_bytes, payload_bytes,
     )  # fmt: skip
-    block = seal_block(fields, body)
-    block.know_sources(sources)
-    return block
+    return seal_block(fields, body, sources)
 
 
-def _encode_timestamps(messages: list[Message]) -> tuple[bytes, int]:
-    """The column of timestamps, and the latest of them."""
+def _encode_timestamps(messages: list[Message]) -> tuple[bytes, int, bool]:
+    """The column of timestamps, the latest of them, and whether no message has an expiry, a delay or a priority."""
     out = BytesWriter()
     max_time_us = messages[0].timestamp_us
+    is_plain = True
     for message in messages:
         time_us = message.timestamp_us
         write_i64_le(out, time_us)
         if time_us > max_time_us:
             max_time_us = time_us
-    return out.getvalue(), max_time_us
-
-
-def _are_plain(messages: list[Message]) -> bool:
-    """Whether no message has an expiry, a delay or a priority, as is usual."""
-    for message in messages:
         if message.expires_us or message.not_before_us or message.priority:
-            return False
-    return True
+            is_plain = False
+    return out.getvalue(), max_time_us, is_plain
 
 
 def _encode_source_index(messages: list[Message]) -> tuple[list[Source], bytes]:

@@ -16,7 +16,7 @@ from headrace.storage.local.disk import Disk, is_full, is_out_of_files
 from headrace.storage.local.files import DirectoryLock
 from headrace.storage.local.flusher import Flusher, Job
 from headrace.storage.local.journal import Journal
-from headrace.storage.local.record import Record
+from headrace.storage.local.record import Record, encoded_length
 from headrace.storage.local.recovery import Recovery
 from headrace.storage.local.segment import BlockCache
 from headrace.storage.local.upkeep import LocalSettings as LocalSettings
@@ -66,6 +66,7 @@ class LocalEngine(Engine):
         self._seen: deque[Wake] = deque()
         """Callbacks of batches that are visible and not durable yet."""
         self._not_here_until_us = 0
+        """The end of the time in which the owner writes nothing itself; 0 if that is over."""
         self._owed: Batch | None = None
         """The last batch that the owner wrote itself, if it is still to be synced."""
         self._sync_wanted = False
@@ -118,7 +119,8 @@ class LocalEngine(Engine):
         self._maintain()
         if self._is_refusing and self._upkeep.full is None and not self._journal.needs_spare:
             self._is_refusing = False  # a new journal file could be made
-        self._release_held()
+        if self._held:
+            self._release_held()
         self._tell_seen()
         self._call_back()
         if self._failure is not None:
@@ -263,17 +265,16 @@ class LocalEngine(Engine):
         """True if readers may see the batch before it is synced, and writing it does not wait for the disk."""
         if self._in_flight or self._sync_wanted or batch.commit.written is None:
             return False
-        length = batch.length
+        length = encoded_length(batch.operations, batch.runs, batch.blocks)
         if length > _HERE_BYTES or not self._journal.has_room(length):
             return False
-        return self._clock.monotonic_us() >= self._not_here_until_us
+        return not self._not_here_until_us or self._clock.monotonic_us() >= self._not_here_until_us
 
     def _write_here(self, batch: Batch) -> None:
         started_us = self._clock.monotonic_us()
         self._writer.write_unsynced(batch)
         ended_us = self._clock.monotonic_us()
-        if ended_us - started_us > _SLOW_US:
-            self._not_here_until_us = ended_us + _SLOW_FOR_US
+        self._not_here_until_us = ended_us + _SLOW_FOR_US if ended_us - started_us > _SLOW_US else 0
         if self._owed is None or batch.durable:
             self._owed = batch
         self._take_batch(batch, is_synced=False)

@@ -129,7 +129,7 @@ class Upkeep:
 
         Files must neither hold nor lack changes that the journal could still lose.
         """
-        if is_synced:
+        if is_synced and self._catalog.chores:
             self.do_chores()
         if self.flushing or (self.full is not None and self._clock.monotonic_us() < self._retry_at_us):
             return False

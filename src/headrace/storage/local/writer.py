@@ -137,7 +137,8 @@ class Writer:
                     sync_at_us = self._clock.monotonic_us() + _SYNC_WITHIN_US
                 del job  # its messages go once their owner is told, not with the next job
                 continue
-            self._report_unsynced()
+            if self._unsynced:
+                self._report_unsynced()
             if isinstance(job, Sync):
                 if job.is_awaited:
                     self._sync()
